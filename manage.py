@@ -1,11 +1,32 @@
 #!/usr/bin/env python
 """Run Django's command line for Dispatch."""
 
+import gc
 import os
 import sys
 from pathlib import Path
+from typing import Any
+
+from django.core.management import ManagementUtility
 
 NEED_NO_SERVERS = ("help", "version", "--help", "-h", "--version", "make_key")
+
+
+class CommandLine(ManagementUtility):
+    """Django's command line, which loads the application without garbage collection: that takes a fifth less CPU.
+
+    Modules and classes stay until the end, so later collections do not visit them either.
+    """
+
+    def execute(self) -> None:
+        gc.disable()
+        super().execute()
+
+    def fetch_command(self, subcommand: str) -> Any:
+        command = super().fetch_command(subcommand)
+        gc.freeze()
+        gc.enable()
+        return command
 
 
 def main() -> None:
@@ -15,7 +36,6 @@ def main() -> None:
         # Dedicated embedded servers, so that the demo does not use those of `make up`.
         os.environ.setdefault("DISPATCH_DATA_DIR", str(Path(__file__).resolve().parent / ".data" / "demo"))
     from django.core.exceptions import ImproperlyConfigured
-    from django.core.management import execute_from_command_line
 
     from dispatch.dev.embedded_servers import EmbeddedServerError, refuse_missing_servers, start_missing_servers
 
@@ -23,7 +43,7 @@ def main() -> None:
         if sys.argv[1:] and sys.argv[1] not in NEED_NO_SERVERS:
             refuse_missing_servers(os.environ)
             start_missing_servers(os.environ, Path(__file__).resolve().parent / ".data")
-        execute_from_command_line(sys.argv)
+        CommandLine(sys.argv).execute()
     except (ImproperlyConfigured, EmbeddedServerError) as error:
         if "--traceback" in sys.argv:
             raise

@@ -4,13 +4,12 @@ from django.apps import AppConfig
 
 
 class AccountsConfig(AppConfig):
-    """Register OpenAPI names, personal data and encrypted values, and connect the receivers of sign-in signals."""
+    """Register personal data and encrypted values, and connect the receivers of sign-in signals."""
 
     name = "accounts"
 
     def ready(self) -> None:
         from accounts import loops
-        from accounts.api import openapi  # noqa: F401
         from accounts.auth import second_factor, sessions  # noqa: F401  (they connect receivers)
         from accounts.personal import PART
         from dispatch.core import crypto

@@ -1,4 +1,4 @@
-"""Name our authentication schemes in the OpenAPI schema. Loaded when the app is ready."""
+"""Name our authentication schemes in the OpenAPI schema. Loaded with the URLs."""
 
 from __future__ import annotations
 

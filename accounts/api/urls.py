@@ -3,6 +3,7 @@
 from django.urls import path
 from rest_framework.routers import SimpleRouter
 
+from accounts.api import openapi as openapi  # names the authentication schemes
 from accounts.api.views import (
     ApiKeyViewSet,
     ChooseOrganizationView,

@@ -26,9 +26,9 @@ BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-c
 CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
-    """Start Chromium for the browser tests only: while it runs, no other code in this thread may await."""
+    """Start Chromium once for all tests of this folder: while it runs, no other code in this thread may await."""
     if CHROMIUM is None:
         if os.environ.get("CI"):
             pytest.fail("No Chromium is installed, and in CI no browser test may be skipped.")

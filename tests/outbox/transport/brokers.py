@@ -26,6 +26,7 @@ _SPRING, _BROKER = "http://www.springframework.org/schema/beans", "http://active
 _SCHEMAS = (_SPRING, f"{_SPRING}/spring-beans-2.0.xsd", _BROKER, f"{_BROKER}/activemq-core.xsd")
 KEYS_PASSWORD = "rain on a tin roof"
 ACTIVEMQ_JAR = Path("/usr/share/activemq/bin/activemq.jar")
+QUICK_START = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")  # half the CPU of a broker that runs for seconds
 
 
 class Broker(ABC):
@@ -222,7 +223,7 @@ class ActiveMqServer:
         properties = [f"-Dactivemq.{name}={self.folder}" for name in ("base", "conf", "data")]
         with (self.folder / "log").open("ab") as out:
             self._process = subprocess.Popen(
-                ["java", "-Xmx256m", "-Dactivemq.home=/usr/share/activemq", *properties,
+                ["java", *QUICK_START, "-Xmx256m", "-Dactivemq.home=/usr/share/activemq", *properties,
                  "-jar", str(ACTIVEMQ_JAR), "start", f"xbean:file:{self.folder}/broker.xml"],
                 cwd=self.folder, stdout=out, stderr=out,
             )  # fmt: skip
