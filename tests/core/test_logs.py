@@ -67,6 +67,18 @@ def test_a_body_of_too_many_fields_is_a_warning_without_a_trace(
     assert (line.levelno, line.exc_info) == (logging.WARNING, None)
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("path", "status"), [("/admin/accounts/user/add/", 403), ("/f/alphaville/?name=%00", 400)]
+)
+def test_a_refused_request_is_one_line(ours, caplog: pytest.LogCaptureFixture, path: str, status: int) -> None:
+    browser = Client()
+    ours.sign_in(browser, ours.dispatcher)
+    assert browser.get(path).status_code == status
+    (line,) = [record for record in caplog.records if record.name == "django.request"]
+    assert (line.levelno, line.exc_info) == (logging.WARNING, None)
+
+
 @pytest.mark.parametrize(
     ("said", "shown"),
     [

@@ -342,6 +342,14 @@ def test_shared_reads_do_not_hide_events_from_a_new_socket(ours):
     assert ([hint["kind"] for hint in found], complete) == (["job.paused"], True)
 
 
+@pytest.mark.parametrize("path", ["/", "/ws/x", "/ws", "/api/v1/jobs/"])
+def test_unknown_address_is_refused_without_an_error(app_url, caplog, path):
+    with pytest.raises(InvalidStatus) as refused:
+        connect(app_url.replace("http", "ws") + path, origin=app_url, open_timeout=PATIENCE, proxy=None)
+    assert refused.value.response.status_code == 403
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 @pytest.mark.parametrize(
     ("frame", "code"),
     [("[" * 100_000, 1009), ("[" * 2_000, 1009), ("x" * 1_025, 1009), (b"{}", 1009)],

@@ -51,6 +51,16 @@ def _log_as_one_line(record: logging.LogRecord) -> bool:
     return True
 
 
+def _drop_trace_of_refusal(record: logging.LogRecord) -> bool:
+    """Drop the traceback of a refused request (403, 400). It would let one member fill the log.
+
+    Always return True, so that the record is logged.
+    """
+    if record.levelno < logging.ERROR:
+        record.exc_info = None
+    return True
+
+
 def configure(config: dict[str, str]) -> None:
     """Configure logging (Django's LOGGING_CONFIG). `config` has `level` and `format` (console or json)."""
     shared: list[Any] = [
@@ -89,11 +99,15 @@ def configure(config: dict[str, str]) -> None:
                     "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ends],
                 }
             },
-            "filters": {"client_faults": {"()": lambda: _log_as_one_line}},
+            "filters": {
+                "client_faults": {"()": lambda: _log_as_one_line},
+                "refusals": {"()": lambda: _drop_trace_of_refusal},
+            },
             "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
             "root": {"handlers": ["stderr"], "level": config["level"]},
             "loggers": {
                 **{f"django.security.{name}": {"filters": ["client_faults"]} for name in _CLIENT_FAULTS},
+                "django.request": {"filters": ["refusals"]},
                 "rq": {"level": "WARNING"},
                 "rq.worker": {"level": "WARNING"},
                 "twilio": {"level": "WARNING"},
