@@ -85,7 +85,11 @@ def test_a_refused_request_is_one_line(ours, caplog: pytest.LogCaptureFixture, p
         ("calling +16025550123 now", "calling +1********23 now"),
         ("+4930123456", "+4*******56"),
         ("job 16025550123", "job 16025550123"),
+        ("Forbidden: /join/eyJtZW1iZXJ:1xVQ:x7mv5c0/", "Forbidden: /join/…/"),
+        ("GET /portal/0a1b/open/c0de:s1g/ 429", "GET /portal/0a1b/open/…/ 429"),
+        ("/set-password/MTI/c0de-s1g/?next=/", "/set-password/MTI/…/?next=/"),
+        ("Too Many Requests: /calendars/c0de.ics", "Too Many Requests: /calendars/…"),
     ],
 )
-def test_numbers_are_masked(said: str, shown: str) -> None:
+def test_numbers_and_secrets_of_links_are_masked(said: str, shown: str) -> None:
     assert dispatch_logging.mask_phone_numbers(said) == shown

@@ -17,14 +17,16 @@ from django.http import HttpRequest, HttpResponse
 _PHONE = re.compile(r"\+\d{6,15}\b")
 # The signature of a link that works without sign-in.
 _SIGNATURE = re.compile(r"(?<=\d)\.[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
+# The addresses of other such links: invitations, new passwords, calendars, portals.
+_SECRET_PATH = re.compile(r"(/(?:join|calendars|set-password/[^/\s]+|portal/[^/\s]+/open)/)[^/\s\"'?]+")
 
 
 def mask_phone_numbers(text: str) -> str:
-    """Mask the phone numbers in E.164 format and the link signatures in `text`.
+    """Mask the phone numbers in E.164 format and the secrets of links in `text`.
 
     The last two digits of a number stay readable: +16025550123 → +1********23.
     """
-    text = _SIGNATURE.sub(".…", text)
+    text = _SECRET_PATH.sub(r"\1…", _SIGNATURE.sub(".…", text))
     return _PHONE.sub(lambda m: m[0][:2] + "*" * (len(m[0]) - 4) + m[0][-2:], text)
 
 
