@@ -50,7 +50,7 @@ def test_guessing_from_many_addresses_of_one_network_blocks_the_network(limit: i
 
 
 def test_guessing_from_a_mapped_address_blocks_only_that_address(limit: int) -> None:
-    """Some proxies write an IPv4 address as ::ffff:192.0.2.1, which is not a network of its own."""
+    """Some proxies write an IPv4 address as ::ffff:192.0.2.1, which is not a separate network."""
     person = make.dispatcher(make.organization())
     for n in range(limit * 10 + 1):
         answer = sign_in(f"guess{n}@example.com", "a guess", "::ffff:192.0.2.1")
