@@ -177,7 +177,7 @@ def test_bodies_that_wait_have_a_limit_in_all(monkeypatch, setting: str, path: s
         await again.task
         assert again.statuses == [200], "the others have left"
 
-    asyncio.run(scenario())
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def test_a_body_that_stops_arriving_ends_with_408(monkeypatch) -> None:
@@ -189,7 +189,7 @@ def test_a_body_that_stops_arriving_ends_with_408(monkeypatch) -> None:
         await stalled.task
         assert stalled.statuses == [408]
 
-    asyncio.run(scenario())
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def test_a_response_may_take_longer_than_its_body(monkeypatch) -> None:
@@ -207,7 +207,7 @@ def test_a_response_may_take_longer_than_its_body(monkeypatch) -> None:
         await request.leave()
         assert request.statuses == [200]
 
-    asyncio.run(scenario())
+    asyncio.run(asyncio.wait_for(scenario(), PATIENCE))
 
 
 def test_the_application_refuses_bodies_beyond_the_limit_in_all(app_url, monkeypatch) -> None:
