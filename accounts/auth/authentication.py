@@ -16,6 +16,7 @@ from rest_framework.request import Request
 from accounts import tenancy
 from accounts.auth import api_keys, throttling
 from accounts.models import ApiKey, User
+from dispatch.core.web.client_addresses import limit_key
 
 
 class KeyClient:
@@ -50,7 +51,7 @@ class ApiKeyAuthentication(BaseAuthentication):
         if scheme.lower() != b"bearer":
             raise AuthenticationFailed("Send `Authorization: Bearer` with an API key.")
         whole = credentials.strip().decode("ascii", "replace")
-        sender = f"{request.META.get('REMOTE_ADDR', '')}:{api_keys.prefix_of(whole)}"
+        sender = f"{limit_key(request._request)}:{api_keys.prefix_of(whole)}"
         throttling.check_sender(sender)
         try:
             key = api_keys.authenticate_key(whole)

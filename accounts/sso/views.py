@@ -30,6 +30,7 @@ from accounts.sso.admission import Admission, NotAdmitted, admit_identity
 from accounts.sso.models import IdentityProvider
 from accounts.sso.provider import OrganizationProvider, SignInFailed, callback_url, read_identity
 from accounts.sso.services import record_trial
+from dispatch.core.web.client_addresses import limit_key
 
 log = structlog.get_logger(__name__)
 
@@ -243,7 +244,7 @@ def _render_failure(
 
 def _is_within_limits(request: HttpRequest, provider: IdentityProvider | None = None) -> bool:
     """Count the request per address and organization. Return whether it is within the limits."""
-    buckets = [(f"sso:{request.META.get('REMOTE_ADDR', '')}", throttling.parse_rate(settings.SSO_RATE))]
+    buckets = [(f"sso:{limit_key(request)}", throttling.parse_rate(settings.SSO_RATE))]
     if provider is not None:
         rate = throttling.parse_rate(settings.SSO_ORGANIZATION_RATE)
         buckets.append((f"sso-organization:{provider.organization_id}", rate))

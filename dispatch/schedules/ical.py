@@ -29,6 +29,10 @@ MAX_LINES = 20_000
 MAX_STEPS, STEPS_PER_OCCURRENCE = 1_000_000, 10
 # Occurrences of recurring events are read from and until these times.
 BEFORE, AHEAD = timedelta(days=31), timedelta(days=3 * 366)
+# Only these properties are parsed: others may be large, and are not used.
+_PROPERTIES = {
+    "BEGIN", "END", "UID", "DTSTART", "DTEND", "DURATION", "RRULE", "EXDATE", "RECURRENCE-ID", "SUMMARY", "STATUS",
+}  # fmt: skip
 _DAY = timedelta(days=1)
 _FIRST, _LAST = date(1970, 1, 1), date(9000, 1, 1)
 
@@ -41,7 +45,7 @@ def read_entries(content: str, now: datetime) -> list[list[str]]:
     """Return the entries of a calendar: [start, end, name], in order. Raises UnreadableCalendar."""
     if len(content.encode()) > MAX_BYTES:
         raise UnreadableCalendar(f"The calendar is larger than {MAX_BYTES // 1024} KB.")
-    lines = _without_zones(content)
+    lines = _needed_lines(content)
     if len(lines) > MAX_LINES:
         raise UnreadableCalendar(f"The calendar has more than {MAX_LINES:,} lines.")
     try:
@@ -62,16 +66,19 @@ def read_entries(content: str, now: datetime) -> list[list[str]]:
     return sorted(entries)
 
 
-def _without_zones(content: str) -> list[str]:
-    """Return the lines of the file without its definitions of time zones."""
+def _needed_lines(content: str) -> list[str]:
+    """Return the lines of the properties that are used, without definitions of time zones.
+
+    A line that is no property is kept: the parser rejects it.
+    """
     kept, depth = [], 0
     for line in re.sub(r"\r?\n[ \t]", "", content).splitlines():
-        name, _, value = line.upper().partition(":")
-        is_zone = value.strip() == "VTIMEZONE"
-        depth += is_zone and name.partition(";")[0].strip() == "BEGIN"
-        if not depth:
+        before, colon, value = line.upper().partition(":")
+        name, is_zone = before.partition(";")[0].strip(), value.strip() == "VTIMEZONE"
+        depth += is_zone and name == "BEGIN"
+        if not depth and (name in _PROPERTIES or not colon):
             kept.append(line)
-        depth -= bool(depth) and is_zone and name.partition(";")[0].strip() == "END"
+        depth -= bool(depth) and is_zone and name == "END"
     return kept
 
 

@@ -219,6 +219,7 @@ AXES_FAILURE_LIMIT = env.int("LOGIN_FAILURE_LIMIT", default=10)
 AXES_COOLOFF_TIME = env.float("LOGIN_COOLOFF_HOURS", default=0.25)
 AXES_LOCKOUT_PARAMETERS = [["username", "ip_address"]]
 AXES_HANDLER = "accounts.auth.sign_in.SignInHandler"
+AXES_CLIENT_IP_CALLABLE = "dispatch.core.web.client_addresses.limited_address"
 AXES_USERNAME_CALLABLE = "accounts.auth.sign_in.guarded_name"
 AXES_LOCKOUT_TEMPLATE = "locked_out.html"
 AXES_ENABLE_ADMIN = False

@@ -39,6 +39,26 @@ def test_guessing_many_names_blocks_the_address(limit: int) -> None:
     assert sign_in(person.email, address="198.51.100.7") == 302, "other users are not affected"
 
 
+def test_guessing_from_many_addresses_of_one_network_blocks_the_network(limit: int) -> None:
+    """One IPv6 client has a /64 network, and can send each guess from another address."""
+    person = make.dispatcher(make.organization())
+    answers = [sign_in(f"guess{n}@example.com", "a guess", f"2001:db8:1:1::{n:x}") for n in range(limit * 10 + 1)]
+    assert answers[0] == 200
+    assert answers[-1] == 429
+    assert sign_in(person.email, address="2001:db8:1:1:ffff::1") == 429
+    assert sign_in(person.email, address="2001:db8:1:2::1") == 302, "another network is not affected"
+
+
+def test_guessing_from_a_mapped_address_blocks_only_that_address(limit: int) -> None:
+    """Some proxies write an IPv4 address as ::ffff:192.0.2.1, which is not a separate network."""
+    person = make.dispatcher(make.organization())
+    for n in range(limit * 10 + 1):
+        answer = sign_in(f"guess{n}@example.com", "a guess", "::ffff:192.0.2.1")
+    assert answer == 429
+    assert sign_in(person.email, address="192.0.2.1") == 429, "the same address"
+    assert sign_in(person.email, address="::ffff:192.0.2.2") == 302, "another address"
+
+
 def test_guessing_one_name_from_many_addresses_does_not_lock_out_the_owner(limit: int) -> None:
     person = make.dispatcher(make.organization())
     assert sign_in(person.email, address="198.51.100.7") == 302

@@ -148,19 +148,22 @@ def manage(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture
 def production(transactional_db: None, settings: Any) -> dict[str, str]:
+    """Return `deploy/env.example` with the values that an operator enters."""
     from django.db import connection
 
-    return {
-        "WEB_PORT": str(free_port()),
+    lines = (ROOT / "deploy" / "env.example").read_text().splitlines()
+    example = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+    entered = {
+        "POSTGRES_PASSWORD": "secret",
         "DATABASE_URL": database_url(connection.settings_dict["NAME"]),
         "REDIS_URL": settings.REDIS_URL,
         "SECRET_KEY": "k3" + os.urandom(32).hex(),
         "FIELD_ENCRYPTION_KEYS": Fernet.generate_key().decode(),
-        "PUBLIC_BASE_URL": "https://dispatch.example.com",
-        "BEHIND_PROXY": "1",
         "METRICS_TOKEN": "t0ken",
         "EMAIL_URL": "smtp+tls://dispatch:secret@mail.example.com:587",
     }
+    assert set(entered) <= set(example), "the example names everything that must be entered"
+    return {**example, **entered, "WEB_PORT": str(free_port())}
 
 
 def test_production_settings_pass_the_deployment_check(production: dict[str, str]) -> None:

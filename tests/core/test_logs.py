@@ -67,13 +67,29 @@ def test_a_body_of_too_many_fields_is_a_warning_without_a_trace(
     assert (line.levelno, line.exc_info) == (logging.WARNING, None)
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("path", "status"), [("/admin/accounts/user/add/", 403), ("/f/alphaville/?name=%00", 400)]
+)
+def test_a_refused_request_is_one_line(ours, caplog: pytest.LogCaptureFixture, path: str, status: int) -> None:
+    browser = Client()
+    ours.sign_in(browser, ours.dispatcher)
+    assert browser.get(path).status_code == status
+    (line,) = [record for record in caplog.records if record.name == "django.request"]
+    assert (line.levelno, line.exc_info) == (logging.WARNING, None)
+
+
 @pytest.mark.parametrize(
     ("said", "shown"),
     [
         ("calling +16025550123 now", "calling +1********23 now"),
         ("+4930123456", "+4*******56"),
         ("job 16025550123", "job 16025550123"),
+        ("Forbidden: /join/eyJtZW1iZXJ:1xVQ:x7mv5c0/", "Forbidden: /join/…/"),
+        ("GET /portal/0a1b/open/c0de:s1g/ 429", "GET /portal/0a1b/open/…/ 429"),
+        ("/set-password/MTI/c0de-s1g/?next=/", "/set-password/MTI/…/?next=/"),
+        ("Too Many Requests: /calendars/c0de.ics", "Too Many Requests: /calendars/…"),
     ],
 )
-def test_numbers_are_masked(said: str, shown: str) -> None:
+def test_numbers_and_secrets_of_links_are_masked(said: str, shown: str) -> None:
     assert dispatch_logging.mask_phone_numbers(said) == shown

@@ -27,6 +27,7 @@ REACHES = {
     "worker-dispatch": PROVIDER,
     "worker-timeout": PROVIDER,
     "worker-http": ENDPOINTS,
+    "worker-import": ENDPOINTS,  # reads exclusion calendars (SCHEDULE_IMPORT_QUEUE)
 }
 INSIDE = [
     *("10.1.2.3", "100.64.0.1", "127.0.0.1", "169.254.169.254", "172.16.0.1", "192.168.1.1", "224.0.0.1"),

@@ -165,8 +165,9 @@ def test_too_many_from_one_address_or_for_one_organization_wait(site: Site, sett
         ([f"2001:db8:1:{number:x}00::1" for number in range(6)], 4),
         ([f"203.0.113.{number}" for number in range(6)], 4),
         (["203.0.113.1", "198.51.100.1", "2001:db8:1::1", "2001:db8:2::1"], 4),
+        (["::ffff:203.0.113.1", "::ffff:198.51.100.1", "::ffff:198.51.101.1", "203.0.113.1"], 3),
     ],
-    ids=["/64", "/56", "/48", "IPv4 /24", "strangers"],
+    ids=["/64", "/56", "/48", "IPv4 /24", "strangers", "mapped IPv4"],
 )
 def test_addresses_of_one_network_share_a_limit(
     site: Site, settings: Any, addresses: list[str], accepted: int

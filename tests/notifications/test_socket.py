@@ -70,8 +70,9 @@ def hear(socket: ClientConnection, *kinds: str) -> dict[str, Any]:
 
 
 def closed_with(socket: ClientConnection) -> int:
+    ends_at = time.monotonic() + PATIENCE  # an open socket receives beats all the time
     with pytest.raises(ConnectionClosed) as closed:
-        while True:
+        while time.monotonic() < ends_at:
             socket.recv(timeout=PATIENCE)
     return closed.value.rcvd.code
 
@@ -340,6 +341,14 @@ def test_shared_reads_do_not_hide_events_from_a_new_socket(ours):
     assert live_updates.missed_updates(ours.organization.pk, start, earlier) == ([], True)  # read once for all
     found, complete = live_updates.missed_updates(ours.organization.pk, start, time.monotonic())
     assert ([hint["kind"] for hint in found], complete) == (["job.paused"], True)
+
+
+@pytest.mark.parametrize("path", ["/", "/ws/x", "/ws", "/api/v1/jobs/"])
+def test_unknown_address_is_refused_without_an_error(app_url, caplog, path):
+    with pytest.raises(InvalidStatus) as refused:
+        connect(app_url.replace("http", "ws") + path, origin=app_url, open_timeout=PATIENCE, proxy=None)
+    assert refused.value.response.status_code == 403
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from dispatch.console import views_base
 from dispatch.console.notifications.preferences import render_settings
 from dispatch.console.views_base import console_view
 from dispatch.core.phone_numbers import InvalidPhone, parse_phone
+from dispatch.core.web.client_addresses import limit_key
 from dispatch.telephony.rules import why_not_callable
 from notifications.services import phone_confirmation
 from notifications.services.phone_confirmation import CodeNotSent, CodeRefused
@@ -74,7 +75,7 @@ def _send_code(request: HttpRequest, by: str) -> None:
             user_of(request),
             request.organization,
             by_call=by == BY_CALL,
-            address=request.META.get("REMOTE_ADDR", ""),
+            address=limit_key(request),
             actor=request.actor,
         )
     except CodeNotSent as error:

@@ -18,7 +18,8 @@ from django.utils.cache import add_never_cache_headers
 from django.views.decorators.http import require_http_methods
 
 from accounts.auth import throttling
-from dispatch.jobs.public.common import address_of, reject_nul
+from dispatch.core.web.client_addresses import limit_key
+from dispatch.jobs.public.common import reject_nul
 from dispatch.outbox.services import portal
 
 COOKIE = "dispatch_portal"
@@ -30,7 +31,7 @@ STRANGERS = throttling.parse_rate("30/min")
 @require_http_methods(["GET", "HEAD", "POST"])
 def open_portal(request: HttpRequest, uid: str, code: str) -> HttpResponse:
     """Show the button that opens the link; open it by POST."""
-    if limited := _limit(request, f"portal-strangers:{address_of(request)}", STRANGERS):
+    if limited := _limit(request, f"portal-strangers:{limit_key(request)}", STRANGERS):
         return limited
     try:
         if request.method != "POST":
@@ -56,7 +57,7 @@ def portal_view(view: Callable[..., HttpResponse]) -> Callable[..., HttpResponse
         try:
             link = portal.session_of(uid, request.COOKIES.get(COOKIE, ""))
         except portal.InvalidPortalLink:
-            limited = _limit(request, f"portal-strangers:{address_of(request)}", STRANGERS)
+            limited = _limit(request, f"portal-strangers:{limit_key(request)}", STRANGERS)
             return limited or _closed(request)
         is_write = request.method == "POST"
         if limited := _limit(request, f"portal:{link.pk}:{is_write:d}", WRITES if is_write else READS):

@@ -17,14 +17,16 @@ from django.http import HttpRequest, HttpResponse
 _PHONE = re.compile(r"\+\d{6,15}\b")
 # The signature of a link that works without sign-in.
 _SIGNATURE = re.compile(r"(?<=\d)\.[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
+# The addresses of other such links: invitations, new passwords, calendars, portals.
+_SECRET_PATH = re.compile(r"(/(?:join|calendars|set-password/[^/\s]+|portal/[^/\s]+/open)/)[^/\s\"'?]+")
 
 
 def mask_phone_numbers(text: str) -> str:
-    """Mask the phone numbers in E.164 format and the link signatures in `text`.
+    """Mask the phone numbers in E.164 format and the secrets of links in `text`.
 
     The last two digits of a number stay readable: +16025550123 → +1********23.
     """
-    text = _SIGNATURE.sub(".…", text)
+    text = _SECRET_PATH.sub(r"\1…", _SIGNATURE.sub(".…", text))
     return _PHONE.sub(lambda m: m[0][:2] + "*" * (len(m[0]) - 4) + m[0][-2:], text)
 
 
@@ -48,6 +50,16 @@ def _log_as_one_line(record: logging.LogRecord) -> bool:
     """
     record.levelno, record.levelname = logging.WARNING, "WARNING"
     record.exc_info = None
+    return True
+
+
+def _drop_trace_of_refusal(record: logging.LogRecord) -> bool:
+    """Drop the traceback of a refused request (403, 400). It would let one member fill the log.
+
+    Always return True, so that the record is logged.
+    """
+    if record.levelno < logging.ERROR:
+        record.exc_info = None
     return True
 
 
@@ -89,11 +101,15 @@ def configure(config: dict[str, str]) -> None:
                     "processors": [structlog.stdlib.ProcessorFormatter.remove_processors_meta, *ends],
                 }
             },
-            "filters": {"client_faults": {"()": lambda: _log_as_one_line}},
+            "filters": {
+                "client_faults": {"()": lambda: _log_as_one_line},
+                "refusals": {"()": lambda: _drop_trace_of_refusal},
+            },
             "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "lines"}},
             "root": {"handlers": ["stderr"], "level": config["level"]},
             "loggers": {
                 **{f"django.security.{name}": {"filters": ["client_faults"]} for name in _CLIENT_FAULTS},
+                "django.request": {"filters": ["refusals"]},
                 "rq": {"level": "WARNING"},
                 "rq.worker": {"level": "WARNING"},
                 "twilio": {"level": "WARNING"},

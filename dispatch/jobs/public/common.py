@@ -18,6 +18,7 @@ from django.views.decorators.http import require_http_methods
 
 from accounts.auth import throttling
 from dispatch.core import languages
+from dispatch.core.web.client_addresses import limit_key, read_address
 from dispatch.jobs.signed_links import InvalidLink
 
 _POLICY = (
@@ -29,27 +30,14 @@ _POLICY = (
 NETWORKS = {4: ((24, 4),), 6: ((56, 2), (48, 4))}
 
 
-def address_of(request: HttpRequest) -> str:
-    """Return the client's address as a rate limit key. An IPv6 client is its /64 network."""
-    remote_address = request.META.get("REMOTE_ADDR") or ""
-    try:
-        address = ipaddress.ip_address(remote_address)
-    except ValueError:
-        return "unknown"
-    if address.version == 4:
-        return str(address)
-    return str(ipaddress.ip_network((address, 64), strict=False).network_address)
-
-
 def limits_of_networks(request: HttpRequest, rate: throttling.Rate) -> list[tuple[str, throttling.Rate]]:
     """Return the rate limits by the client's address and by the networks that one customer of a provider may hold.
 
     A provider gives one customer a /56 or /48 of IPv6, or some neighboring IPv4 addresses.
     """
-    limits = [(address_of(request), rate)]
-    try:
-        address = ipaddress.ip_address(request.META.get("REMOTE_ADDR") or "")
-    except ValueError:
+    limits = [(limit_key(request), rate)]
+    address = read_address(request)
+    if address is None:
         return limits
     for prefix, factor in NETWORKS[address.version]:
         network = ipaddress.ip_network((address, prefix), strict=False)
@@ -133,7 +121,7 @@ def without_caching(response: HttpResponse, *, frames: str = "'none'") -> HttpRe
 def _no_page(request: HttpRequest, error: InvalidLink) -> HttpResponse:
     if not error.expired:
         taken = throttling.take_token(
-            f"link:{address_of(request)}", throttling.parse_rate(settings.LINK_GUESS_RATE)
+            f"link:{limit_key(request)}", throttling.parse_rate(settings.LINK_GUESS_RATE)
         )
         if taken.wait_ms:
             response = _render_error(request, "pages/wait.html", {"minutes": 1}, 429)
