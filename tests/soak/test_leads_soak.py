@@ -4,7 +4,8 @@ Dispatchers, web processes, Redis and PostgreSQL are killed at random. Afterward
 say: each lead was called once per attempt, no number had more calls than lines at any moment, nothing is parked,
 and nobody was called after an opt-out had committed.
 
-Run by `make soak`; SOAK_LEADS is the number of leads, and SOAK_SEED=… repeats the random choices of a run.
+Run by `make soak`; SOAK_LEADS is the number of leads, SOAK_LINES the lines of each of the five numbers, and
+SOAK_SEED=… repeats the random choices of a run.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tests.support.waiting import wait_until
 pytestmark = [pytest.mark.soak, pytest.mark.django_db(transaction=True), pytest.mark.timeout(5400)]
 
 LEADS = int(os.environ.get("SOAK_LEADS", "10000"))
-NUMBERS, LINES = 5, 10
+NUMBERS, LINES = 5, int(os.environ.get("SOAK_LINES", "10"))  # lines of each number
 LONGEST_S = 4800.0
 TROUBLE_UNTIL = 0.15  # of the leads are left. Faults and opt-outs follow the progress, not the time.
 CALM_WITHIN_S = 300.0  # a call whose end was never reported is asked about after its longest time and a minute
