@@ -30,6 +30,11 @@ def receive(count: int, now: datetime) -> None:
     assert copy_row(first, count, {"next_start_at": at, "idempotency_key": "gen_random_uuid()::text"}) == count
 
 
+def ids_in_turn(until: datetime, limit: int) -> list[int]:
+    with _DUE_SUBMISSIONS.reading_in_order():
+        return _DUE_SUBMISSIONS.first_ids(_DUE_SUBMISSIONS.organizations(until, limit), until, limit)
+
+
 @pytest.mark.parametrize("counts", [(300,), (200, 1, 1, 40, 3, 0), (2,) * 20])
 def test_batch_by_index_is_the_batch_of_all_due_rows_in_turn(counts: tuple[int, ...]) -> None:
     now = clock.now()
@@ -37,7 +42,7 @@ def test_batch_by_index_is_the_batch_of_all_due_rows_in_turn(counts: tuple[int, 
         receive(count, now)
     due = Submission.objects.filter(status="received", next_start_at__lte=now).order_by("next_start_at")
     for limit in (1, 7, 100, 1000):
-        assert _DUE_SUBMISSIONS.ids_in_turn(now, limit) == isolation._ids_in_turn(due, limit), limit
+        assert ids_in_turn(now, limit) == isolation._ids_in_turn(due, limit), limit
 
 
 def test_batch_reads_few_of_the_due_rows_whatever_postgresql_knows() -> None:
@@ -55,18 +60,17 @@ def rows_read(now: datetime) -> list[float]:
     """Return how many rows the two statements for a batch of 20 read."""
     names = {"table": "jobs_submission", "due": "next_start_at", "condition": "status = 'received'"}
     organizations = list(Submission.objects.order_by().values_list("organization_id", flat=True).distinct())
+    first = {"organizations": organizations, "until": now, "since": None, "share": 7}
     prepared.execute(due_rows._IN_ORDER)
     return [
         explain_rows_read(due_rows._ORGANIZATIONS.format(**names), {"until": now, "limit": 20}),
-        explain_rows_read(
-            due_rows._FIRST_ROWS.format(**names), {"organizations": organizations, "until": now, "share": 7}
-        ),
+        explain_rows_read(due_rows._FIRST_ROWS.format(**names), first),
     ]
 
 
 def test_organizations_without_due_rows_take_no_place() -> None:
     now = clock.now()
-    assert _DUE_SUBMISSIONS.ids_in_turn(now, 10) == []
+    assert ids_in_turn(now, 10) == []
     receive(0, now)
-    assert _DUE_SUBMISSIONS.ids_in_turn(now, 10) == []
-    assert len(_DUE_SUBMISSIONS.ids_in_turn(now + timedelta(hours=1), 10)) == 1
+    assert ids_in_turn(now, 10) == []
+    assert len(ids_in_turn(now + timedelta(hours=1), 10)) == 1

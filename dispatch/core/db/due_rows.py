@@ -7,7 +7,8 @@ is looked up after the one before, then the first rows of each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -37,7 +38,7 @@ SELECT id FROM owner WHERE since <= %(until)s ORDER BY since, id LIMIT %(limit)s
 _FIRST_ROWS = """
 SELECT owner.id, r.id, r.since FROM unnest(%(organizations)s::bigint[]) AS owner(id) CROSS JOIN LATERAL (
     SELECT id, {due} AS since FROM {table}
-    WHERE {condition} AND (organization_id, {due}) >= (owner.id, '-infinity'::timestamptz)
+    WHERE {condition} AND (organization_id, {due}) > (owner.id, COALESCE(%(since)s::timestamptz, '-infinity'))
       AND (organization_id, {due}) <= (owner.id, %(until)s)
     ORDER BY organization_id, {due} LIMIT %(share)s
 ) r
@@ -64,6 +65,9 @@ WHERE {condition} AND {due} <= %(until)s AND NOT id = ANY(%(ids)s::bigint[])
 ORDER BY {due} LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 """
 
+Given = Mapping[str, Any]
+NOTHING: Given = {}
+
 
 @dataclass(frozen=True)
 class DueIndex:
@@ -82,30 +86,52 @@ class DueIndex:
             is_idle = not self._fetch(_ANY_ROW, until=until)
         if is_idle:
             return []
-        with transaction.atomic():
+        with self.reading_in_order():
             prepared.defer_fsync()
-            prepared.execute(_IN_ORDER)
-            ids = self.ids_in_turn(until, CANDIDATES * limit)
+            wanted = CANDIDATES * limit
+            ids = self.first_ids(self.organizations(until, wanted), until, wanted)
             found = self._fetch(_LOCK, columns, ids=ids, until=until, limit=limit)
-            if len(found) < limit and len(ids) == CANDIDATES * limit:  # most of them are locked
+            if len(found) < limit and len(ids) == wanted:  # most of them are locked
                 found += self._fetch(_LOCK_OTHERS, columns, ids=ids, until=until, limit=limit - len(found))
             return found
 
-    def ids_in_turn(self, until: datetime, limit: int) -> list[int]:
-        """Return the ids of up to `limit` rows that are due: the first of each organization, then the second.
+    @contextmanager
+    def reading_in_order(self) -> Iterator[None]:
+        """Open a transaction in which rows are read in the order of the index, whatever the statistics are."""
+        with transaction.atomic():
+            prepared.execute(_IN_ORDER)
+            yield
 
-        The cost grows with the limit and with the number of organizations that have waiting rows.
+    def organizations(self, until: datetime, limit: int, given: Given = NOTHING) -> list[int]:
+        """Return up to `limit` organizations with due rows, first the one whose row has been due longest.
+
+        `given` are the parameters of the condition. Call it while `reading_in_order`.
         """
-        organizations = [pk for (pk,) in self._fetch(_ORGANIZATIONS, until=until, limit=limit)]
+        return [pk for (pk,) in self._fetch(_ORGANIZATIONS, until=until, limit=limit, **given)]
+
+    def first_ids(
+        self,
+        organizations: Sequence[int],
+        until: datetime,
+        limit: int,
+        given: Given = NOTHING,
+        since: datetime | None = None,
+    ) -> list[int]:
+        """Return up to `limit` rows that became due by `until`, after `since`: the first of each, then the second.
+
+        The cost grows with the limit and the number of organizations. Call it while `reading_in_order`.
+        """
         if not organizations:
             return []
         share = -(-limit // len(organizations))
         while True:
-            rows = self._fetch(_FIRST_ROWS, organizations=organizations, until=until, share=share)
-            counts: dict[int, int] = dict.fromkeys(organizations, 0)
+            rows = self._fetch(
+                _FIRST_ROWS, organizations=list(organizations), until=until, since=since, share=share, **given
+            )
+            counts = dict.fromkeys(organizations, 0)
             turns = []
-            for organization_id, pk, since in rows:
-                turns.append((counts[organization_id], since, pk))
+            for organization_id, pk, due in rows:
+                turns.append((counts[organization_id], due, pk))
                 counts[organization_id] += 1
             with_more = sum(count == share for count in counts.values())
             missing = limit - len(turns)
