@@ -25,8 +25,11 @@ log = structlog.get_logger(__name__)
 # Age at which a lease without a call expires. Until then, its transaction may still commit.
 ORPHAN_GRACE_S = 30.0
 BATCH = 500
-# Calls of these purposes are placed from the fallback of a pool during an outage, whose reasons these are.
-FALLBACK_PURPOSES = (rules.ALERT, rules.OFFER, rules.JOB_NEWS)
+# Calls of these purposes take free lines before leads, and are placed from a pool's fallback during an outage.
+URGENT_PURPOSES = (rules.ALERT, rules.OFFER, rules.JOB_NEWS)
+# One that finds no line in its pool tries again every second. Until it has one, or for this long after its last
+# try, leads take no further line of the pool.
+WAITING_MS = 5000
 OUTAGE_REASONS = (account_outages.Outage.REFUSED, account_outages.Outage.NO_ANSWER)
 
 T = TypeVar("T")
@@ -68,29 +71,34 @@ class NoLine(Exception):
 
 
 def propose_line(
-    pool: DispatchPool, purpose: str, holder: str, *, only: int | None = None
+    pool: DispatchPool, purpose: str, holder: str, *, only: int | None = None, waiter: str = ""
 ) -> LineProposal | NoLine:
     """Propose a line of the pool's numbers for `holder`; with `only`, a line of the number with that id.
 
     `holder` may be any text; the same holder gets the same line again. Limits and pauses are current. Redis
     decides, or Postgres if Redis is unavailable. Call it in the transaction that writes the open call.
 
+    If there is none, leads leave the next free line of the pool to an urgent call. It waits under the name
+    `waiter`: the holder, unless each try has another holder.
+
     During an outage of the pool's accounts, alert calls, job offers and calls about changed jobs get a line of the
     pool's fallback, if any.
     """
     with transaction.atomic(savepoint=False):
-        proposal = _propose(pool, purpose, holder, only)
-        if isinstance(proposal, LineProposal) or only is not None or purpose not in FALLBACK_PURPOSES:
+        proposal = _propose(pool, purpose, holder, only, waiter or holder)
+        if isinstance(proposal, LineProposal) or only is not None or purpose not in URGENT_PURPOSES:
             return proposal
         fallback = account_outages.fallback_of_pool(pool.pk) if proposal.reason in OUTAGE_REASONS else None
         if fallback is None:
             return proposal
-        other = _propose(fallback, purpose, holder, None)
+        other = _propose(fallback, purpose, holder, None, waiter or holder)
         has_numbers = isinstance(other, LineProposal) or other.reason in ("lines_busy", "pool_full")
         return other if has_numbers else proposal
 
 
-def _propose(pool: DispatchPool, purpose: str, holder: str, only: int | None) -> LineProposal | NoLine:
+def _propose(
+    pool: DispatchPool, purpose: str, holder: str, only: int | None, waiter: str
+) -> LineProposal | NoLine:
     numbers_of_pool = sql.usable_numbers(pool.pk, also_resting=only is not None)
     usable = {number.limits.id: number for number in numbers_of_pool}
     if only is not None and usable:
@@ -104,7 +112,9 @@ def _propose(pool: DispatchPool, purpose: str, holder: str, only: int | None) ->
         return NoLine.because("no_number" if open_pool else "pool_paused")
     numbers = [number.limits for number in usable.values()]
     pool.concurrency = next(iter(usable.values())).concurrency
-    proposal = _from_redis(pool, purpose, holder, numbers) or sql.propose_line(pool, purpose, holder, numbers)
+    proposal = _from_redis(pool, purpose, holder, numbers, waiter) or sql.propose_line(
+        pool, purpose, holder, numbers
+    )
     if isinstance(proposal, str):
         return NoLine.because(proposal)
     number_id, line_slot, pool_slot = proposal
@@ -118,9 +128,10 @@ def _outage(pool: DispatchPool, only: int | None) -> NoLine | None:
 
 
 def _from_redis(
-    pool: DispatchPool, purpose: str, holder: str, numbers: list[rules.NumberLimits]
+    pool: DispatchPool, purpose: str, holder: str, numbers: list[rules.NumberLimits], waiter: str
 ) -> tuple[int, int, int] | str | None:
-    args: list[Any] = [redis_scripts.offset_ms(), holder, pool.pk, pool.concurrency]
+    wait_ms = WAITING_MS if purpose in URGENT_PURPOSES else 0
+    args: list[Any] = [redis_scripts.offset_ms(), holder, pool.pk, pool.concurrency, waiter, wait_ms]
     for number in numbers:
         ranges = rules.slot_ranges(number, purpose)
         args += [number.id, number.lines, len(ranges), *(edge for slot_range in ranges for edge in slot_range)]

@@ -7,6 +7,7 @@ Keys, all below KEYS[2] = key("capacity"):
   leases              hash  holder → "number:line slot:pool:pool slot:taken at (ms)"
   line:<number>       hash  slot → holder, and `…:bits`, a bitmap of the same slots, to find the lowest free slot
   pool:<pool>         hash  slot → holder, and `…:bits`
+  waiting:<pool>      sorted set  waiter for a line of it → until when (ms) leads leave the next lines to it
   pace:<account>      the time (ms) from which the account may make requests again
   window:<pool>       list of the pool's requests within the last minute (ms), newest first
   off:<account>       the time (ms) until which the provider asked the account to wait
@@ -60,6 +61,7 @@ local function lowest_free(slots, low, high)
   if redis.call('STRLEN', bits) * 8 <= high then redis.call('SETBIT', bits, high, 0) end
   return redis.call('BITPOS', bits, 0, low, high, 'BIT')
 end
+local function waiting_of(pool) return base .. ':waiting:' .. pool end
 local function parts(lease) return string.match(lease, '^(%d+):(%d+):(%d+):(%d+):(%d+)$') end
 local function drop(holder)
   local lease = redis.call('HGET', leases, holder)
@@ -77,7 +79,8 @@ local function hold(holder, number, line_slot, pool, pool_slot, taken_ms)
 end
 """
 
-# ARGV: clock offset, holder, pool, its concurrency, then per number: id, lines, number of ranges, low, high, …
+# ARGV: clock offset, holder, pool, its concurrency, the waiter if there is no line, how long (ms) leads leave the
+# pool's next lines to it (0: not at all), then per number: id, lines, number of ranges, low, high, …
 # Returns {number, line slot, pool slot}, 'pool_full' or 'lines_busy'. A holder with a lease keeps it if the limits
 # still allow it.
 PROPOSE = Script(
@@ -90,7 +93,7 @@ local had = redis.call('HGET', leases, holder)
 local had_number, had_line, had_pool, had_pool_slot
 if had then had_number, had_line, had_pool, had_pool_slot = parts(had) end
 local best, best_slot, best_free
-local i = 5
+local i = 7
 while i <= #ARGV do
   local number, lines, ranges = ARGV[i], tonumber(ARGV[i + 1]), tonumber(ARGV[i + 2])
   if had and had_number == number and had_pool == pool and tonumber(had_pool_slot) <= concurrency then
@@ -120,8 +123,16 @@ if had then drop(holder) end
 local in_pool = slots_of('pool', pool)
 local pool_slot = -1
 if redis.call('HLEN', in_pool) < concurrency then pool_slot = lowest_free(in_pool, 1, concurrency) end
-if pool_slot < 0 then return 'pool_full' end
-if not best then return 'lines_busy' end
+if pool_slot < 0 or not best then
+  local now, wait_ms = now_ms(ARGV[1]), tonumber(ARGV[6])
+  if wait_ms > 0 then
+    redis.call('ZREMRANGEBYSCORE', waiting_of(pool), '-inf', string.format('%.0f', now))
+    redis.call('ZADD', waiting_of(pool), string.format('%.0f', now + wait_ms), ARGV[5])
+    redis.call('PEXPIRE', waiting_of(pool), 2 * wait_ms)
+  end
+  return pool_slot < 0 and 'pool_full' or 'lines_busy'
+end
+redis.call('ZREM', waiting_of(pool), ARGV[5])
 hold(holder, best, best_slot, pool, pool_slot, string.format('%.0f', now_ms(ARGV[1])))
 return {tonumber(best), best_slot, pool_slot}
 """,

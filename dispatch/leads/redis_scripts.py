@@ -191,10 +191,10 @@ return 1
 # ARGV: clock offset, batch, lease (ms), maximum count, ms until a pool without a free line is checked again, then
 # the result of `PoolLimits.arguments`: pool, concurrency, rate per minute, and per number: id, account, ms between
 # requests, lines, number of ranges, their ends. Pairs the ready members of the pool with free lines. Returns {why
-# it stopped, ms until a retry makes sense,
-# then per pair: member, due time, number, line slot, pool slot}. Why it stopped: '' (as many as requested), empty,
-# pool_full, lines_busy, rate. If repeated for the same batch, it requeues the members that it reserved, and
-# reserves them again with the same lines.
+# it stopped, ms until a retry makes sense, then per pair: member, due time, number, line slot, pool slot}. Why it
+# stopped: '' (as many as requested), empty, pool_full, lines_busy (also while an offer or alert waits for the next
+# line of the pool), rate. If repeated for the same batch, it requeues the members that it reserved, and reserves
+# them again with the same lines.
 RESERVE = Script(
     "leads_pair",
     GUARD
@@ -217,6 +217,8 @@ local wanted = math.min(most, ready, by_rate)
 
 local in_pool = slots_of('pool', pool)
 local pool_headroom = concurrency - redis.call('HLEN', in_pool)
+-- an offer or alert waits for the next line of the pool
+local is_awaited = redis.call('ZCOUNT', waiting_of(pool), string.format('%.0f', now), '+inf') > 0
 local numbers, by_id, accounts, rate_wait = {}, {}, {}, nil
 local i = 9
 while i <= #ARGV do
@@ -309,6 +311,8 @@ for n = 1, wanted do
     pool_slot = pool_headroom > 0 and lowest_free(in_pool, 1, concurrency) or -1
     if pool_slot < 0 then
       why, wait = 'pool_full', 1000
+    elseif is_awaited then
+      why, wait = 'lines_busy', 1000
     else
       number, slot = take_line()
       if not number and rate_wait then why, wait = 'rate', rate_wait

@@ -355,6 +355,11 @@ class Run(OwnedModel):
                 condition=Q(status__in=["scheduled", "retrying"], due_at__isnull=False),
                 name="run_due",
             ),
+            models.Index(
+                fields=["organization", "due_at", "shard"],
+                condition=Q(status__in=["scheduled", "retrying"], due_at__isnull=False),
+                name="run_in_turn",
+            ),
             models.Index(fields=["taken_at"], condition=Q(status="in_progress"), name="run_in_progress"),
             models.Index(fields=["lease_until"], condition=Q(status="running"), name="run_leases"),
             models.Index(

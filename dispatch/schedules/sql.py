@@ -7,6 +7,7 @@ event log.
 
 from __future__ import annotations
 
+from dispatch.core.db.due_rows import DueIndex
 from dispatch.core.db.prepared import DB_NOW, EVENTS
 
 # The actor's columns in statements that append to the event log.
@@ -21,7 +22,7 @@ SELECT nextval(pg_get_serial_sequence('schedules_schedule', 'id')) FROM generate
 
 # Reads per shard, so that the index returns the first rows of each shard in order, regardless of table size. Runs
 # that have just become due come first: a quarter of the batch, and what they leave of it, is for late ones.
-DUE = """
+DUE_IDS = """
 WITH fresh AS MATERIALIZED (
     SELECT r.id, r.due_at FROM unnest(%(shards)s::smallint[]) AS s(shard)
     CROSS JOIN LATERAL (
@@ -40,9 +41,17 @@ WITH fresh AS MATERIALIZED (
         ORDER BY due_at LIMIT %(limit)s
     ) r
     ORDER BY r.due_at LIMIT GREATEST(%(limit)s / 4, %(limit)s - (SELECT count(*) FROM fresh))
-), due AS (
-    SELECT id FROM fresh UNION ALL SELECT id FROM late
 )
+SELECT id FROM fresh UNION ALL SELECT id FROM late
+"""
+# With more due runs than a batch has places, organizations take turns. Runs of other processes are left out.
+DUE_INDEX = DueIndex(
+    "schedules_run",
+    "due_at",
+    "status IN ('scheduled', 'retrying') AND due_at IS NOT NULL AND shard = ANY(%(shards)s::smallint[])"
+    " AND kind = ANY(%(kinds)s::text[])",
+)
+LOCK_DUE_RUNS = """
 SELECT r.id, r.organization_id, r.schedule_id, r.kind, r.shard, r.number, r.trigger_at, r.status, r.due_at,
 r.epoch,
        s.name, s.time_zone, s.trigger_at, s.every, s.unit, s.anchor, s.cron, s.starts_at, s.ends_at,
@@ -56,7 +65,7 @@ r.epoch,
              AND o.status IN ('in_progress', 'running', 'retrying')
        )
 FROM schedules_run r JOIN schedules_schedule s ON s.id = r.schedule_id
-WHERE r.id = ANY(ARRAY(SELECT id FROM due)) AND COALESCE(r.status, '') IN ('scheduled', 'retrying')
+WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') IN ('scheduled', 'retrying')
   AND r.due_at <= %(now)s AND s.status <> 'deleted'
 ORDER BY r.due_at, r.id
 FOR NO KEY UPDATE OF s, r SKIP LOCKED

@@ -28,6 +28,7 @@ from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
 from dispatch.schedules import kinds, sql
 from dispatch.schedules.models import SHARDS
 from dispatch.schedules.services import schedules
+from dispatch.schedules.services.executor import due_ids
 from tests.benchmarks import Result
 from tests.benchmarks.measuring import percentile
 from tests.benchmarks.noop_kind import KIND, MODULE, NAME
@@ -117,10 +118,11 @@ def _question_ms() -> float:
                 "UPDATE schedules_run SET due_at = now() - interval '1 second' WHERE id IN "
                 "(SELECT id FROM schedules_run WHERE status = 'scheduled' ORDER BY id LIMIT 100)"
             )
-        given = {"shards": list(range(SHARDS)), "limit": settings.SCHEDULE_BATCH_SIZE}
         for _ in range(200):
             start = time.perf_counter()
-            found = fetch_all(sql.DUE, {**given, "now": clock.now()})
+            now = clock.now()
+            ids = due_ids(range(SHARDS), now, settings.SCHEDULE_BATCH_SIZE)
+            found = fetch_all(sql.LOCK_DUE_RUNS, {"ids": ids, "now": now})
             taken.append((time.perf_counter() - start) * 1000)
             assert len(found) == 100
         transaction.set_rollback(True)

@@ -20,7 +20,7 @@ from dispatch.core.db.prepared import fetch_all
 from dispatch.schedules import kinds, sql
 from dispatch.schedules.models import SHARDS
 from dispatch.schedules.services import results, worker
-from dispatch.schedules.services.executor import claim_due_runs
+from dispatch.schedules.services.executor import FRESH, claim_due_runs
 from tests.benchmarks import Result, schedules
 from tests.benchmarks.noop_kind import KIND, NAME
 from tests.support import factories
@@ -166,15 +166,16 @@ def _question_ms(name: str, shards: Any = range(SHARDS)) -> float:
 
 
 def _asked(name: str, shards: Any) -> tuple[str, dict[str, Any]]:
-    """sql.DUE on another table, up to where it joins the schedules, which these rows have not."""
-    due = sql.DUE[: sql.DUE.index("SELECT r.id, r.organization_id")].replace("schedules_run", name)
+    """sql.DUE_IDS on another table."""
+    due = sql.DUE_IDS.replace("schedules_run", name)
     locked = f"""
-    {due} SELECT r.id FROM {name} r
+    WITH due AS ({due}) SELECT r.id FROM {name} r
     WHERE r.id = ANY(ARRAY(SELECT id FROM due)) AND r.shard = ANY(%(shards)s::smallint[])
       AND COALESCE(r.status, '') IN ('scheduled', 'retrying')
     FOR NO KEY UPDATE OF r SKIP LOCKED
     """
-    return locked, {"shards": list(shards), "limit": 100, "now": clock.now()}
+    now, names = clock.now(), [kind.name for kind in kinds.all_kinds()]
+    return locked, {"shards": list(shards), "limit": 100, "now": now, "late": now - FRESH, "kinds": names}
 
 
 def _read(name: str, shards: Any) -> int:

@@ -134,7 +134,7 @@ class LineScripts(RuleBasedStateMachine):
         return {n: {s[1] for s in self.held.values() if s[0] == n} for n in self.numbers}
 
     def _propose(self, holder: str, purpose: str, pool: int) -> Any:
-        args: list[Any] = [0, holder, pool, self.concurrency[pool]]
+        args: list[Any] = [0, holder, pool, self.concurrency[pool], holder, 5000]
         for number in self.numbers.values():
             ranges = slot_ranges(number, purpose)
             args += [number.id, number.lines, len(ranges), *(edge for both in ranges for edge in both)]

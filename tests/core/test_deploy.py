@@ -201,6 +201,12 @@ def test_every_other_process_is_restarted_when_it_is_stuck() -> None:
         assert probe["timeoutSeconds"] >= 5, container["name"]
 
 
+def test_the_settings_of_the_manifests_override_those_of_the_secret() -> None:
+    """The secret is made of a file that may also have an address and a proxy, such as the one for compose."""
+    for name, container in containers():
+        assert [next(iter(source)) for source in container["envFrom"]] == ["secretRef", "configMapRef"], name
+
+
 def test_the_files_trust_only_their_proxy(settings: Any) -> None:
     from dispatch.core import checks
 

@@ -150,8 +150,6 @@ def test_the_auditor_looks_up_the_calls_of_pending_offers() -> None:
     assert rows_read()["telephony_call"] - before["telephony_call"] <= 1
 
 
-# In the soak: in the suite, the plans of some loops also depended on the tests that the process had run before.
-@pytest.mark.soak
 @pytest.mark.usefixtures("ended_rows")
 def test_no_loop_reads_a_table_of_ended_rows() -> None:
     found: dict[str, dict[str, int]] = {}

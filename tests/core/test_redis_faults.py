@@ -155,7 +155,7 @@ def test_a_generation_is_established_although_an_answer_was_lost(redis_proxy: Re
 
 def test_a_line_is_proposed_once_although_the_answer_was_lost(redis_proxy: RedisProxy) -> None:
     generation.ensure_generation()
-    args = [0, "offer:1", 1, 5, 7, 3, 1, 1, 3]  # pool 1 of five calls, number 7 of three lines
+    args = [0, "offer:1", 1, 5, "job:1", 5000, 7, 3, 1, 1, 3]  # pool 1 of five calls, number 7 of three lines
     redis_scripts.run_or_none(redis_scripts.PROPOSE, 0, "offer:0", *args[2:])
     redis_proxy.cut_after(b"offer:1")
     number, line_slot, pool_slot = redis_scripts.run_or_none(redis_scripts.PROPOSE, *args)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import psycopg
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.fault_injection import Interrupted
@@ -161,6 +162,26 @@ def test_after_three_failed_starts_a_dispatcher_gets_the_job(floor, monkeypatch)
     assert (submission.status, submission.starts) == ("processed", 3)
     assert "the geocoder explodes" in submission.last_error
     assert "job.pending" in floor.kinds(job)
+
+
+def test_starts_while_the_database_is_full_are_not_counted(floor, monkeypatch):
+    def full(**_):
+        error = OperationalError("no space left on device")
+        error.__cause__ = psycopg.errors.DiskFull()
+        raise error
+
+    floor.crew("Ann")
+    submission = floor.submit()
+    with monkeypatch.context() as patch:
+        patch.setattr(geocoding, "geocode", full)
+        floor.work()
+        for _ in range(4):
+            floor.later(31)
+            services.audit()
+        assert not Job.objects.exists()
+    floor.later(31)
+    services.audit()
+    assert floor.status(submission) == "dispatching"
 
 
 def test_three_crashed_starts_hand_the_job_to_a_dispatcher(floor):

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from django.db import transaction
 
+from dispatch.capacity import redis_scripts
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock
 from dispatch.core.models import Event
@@ -102,12 +103,20 @@ def test_a_job_waits_for_a_line_without_losing_its_place(floor):
     second = floor.started()
     job = floor.job(second)
     assert (job.waiting_for, floor.offers(second)) == ("line", [])
+    assert waiters(floor) == [f"job:{job.pk}"]
     assert floor.sim.max_simultaneous(str(floor.number.phone)) == 1
     floor.sim.calls_to(str(ann.phone))[0].decline()
     floor.until(lambda: Call.objects.filter(ended_at=None).count() == 0 or floor.sim.calls_to(str(bob.phone)))
     floor.later(20)
     floor.tick()
     floor.until(lambda: floor.offers(second) or floor.tick())
+    assert waiters(floor) == []
+
+
+def waiters(floor) -> list[str]:
+    """Return what waits for a line of the pool, before any lead."""
+    key = f"{redis_scripts.base_key()}:waiting:{floor.number.pool_id}"
+    return [name.decode() for name in client().zrange(key, 0, -1)]
 
 
 def another_call(floor) -> Call:

@@ -103,6 +103,9 @@ class Submission(WithWindow, OwnedModel):
         ]
         indexes = [
             models.Index(fields=["next_start_at"], condition=Q(status="received"), name="submission_to_start"),
+            models.Index(
+                fields=["organization", "next_start_at"], condition=Q(status="received"), name="submission_in_turn"
+            ),
             models.Index(fields=["organization", "-id"], name="submission_newest"),
         ]
 
@@ -295,6 +298,9 @@ class Job(WithWindow, OwnedModel):
                 fields=["pending_reason", "organization"], condition=Q(status="pending"), name="job_pending_for"
             ),
             models.Index(fields=["next_action_at"], condition=Q(status="dispatching"), name="job_to_move_on"),
+            models.Index(
+                fields=["organization", "next_action_at"], condition=Q(status="dispatching"), name="job_in_turn"
+            ),
             models.Index(fields=["id"], condition=Q(is_trial=True), name="job_on_trial"),
             models.Index(
                 fields=["attention_at"],

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import structlog
@@ -22,6 +23,7 @@ from django.db.models.functions import Greatest
 
 from dispatch.core import clock
 from dispatch.core.db import lock_waits
+from dispatch.core.db.due_rows import DueIndex
 from dispatch.core.db.errors import is_lock_timeout
 from dispatch.core.db.isolation import FailureRule, run_each, run_unlocked, unlocked_ids, unlocked_rows
 from dispatch.core.db.lock_waits import RecentlyBlocked, limit_lock_waits, limited_transaction
@@ -56,6 +58,12 @@ _blocked_calls, _failed_offers = RecentlyBlocked(POSTPONE_S), RecentlyBlocked(PO
 _failed_technicians = RecentlyBlocked(60.0, longest_s=3600.0)
 _SKIP_TECHNICIAN = FailureRule[int](_failed_technicians.add)
 
+# Hundreds of thousands of submissions and jobs can be overdue when workers were away, so they have an index by
+# organization. The rows of the other loops are as few as calls in progress or decisions of people.
+_DUE_SUBMISSIONS = DueIndex("jobs_submission", "next_start_at", "status = 'received'")
+_STEP = ("id", "step_token", "organization_id")
+_DUE_JOBS = DueIndex("jobs_job", "next_action_at", "status = 'dispatching'")
+
 
 def audit() -> int:
     """Recover stalled submissions, jobs and offers; return the number of rows handled.
@@ -80,6 +88,7 @@ def move_on_waiting() -> int:
     waiting job of each organization. Emergencies come first, then the jobs that have waited longest. Last come
     the jobs that are calling somebody already and are due to call another technician at once.
     """
+    offer = partial(offer_next, place=False)
     freed = line_wakeups.take_freed_pools()
     due = Job.objects.filter(status=Job.Status.DISPATCHING, paused_at=None).exclude(
         offers__status=Offer.Status.PENDING
@@ -92,12 +101,12 @@ def move_on_waiting() -> int:
         | (Q(pk__in=sql.first_jobs_waiting_for_a_line(due)) if freed else Q(pk__in=[]))
     ).order_by("priority", "waiting_since", "pk")
     with limit_lock_waits(lock_waits.LOOP_S):
-        count = _advance_each(waiting, lambda pk, token: offer_next(pk, token, place=False))
+        count = _advance_each(unlocked_rows(waiting, BATCH, *_STEP), offer)
         to_fill = Job.objects.filter(
             status=Job.Status.DISPATCHING, next_action_at__lte=clock.now(), paused_at=None
         )
         to_fill = to_fill.filter(fill_at__lte=clock.now()).order_by("priority", "fill_at", "pk")
-        count += _advance_each(to_fill, lambda pk, token: offer_next(pk, token, place=False))
+        count += _advance_each(unlocked_rows(to_fill, BATCH, *_STEP), offer)
     if freed and due.filter(waiting_for=transitions.Waiting.LINE).exists():
         line_wakeups.mark_waiting()
     return count
@@ -124,8 +133,9 @@ def _repair_technician(technician_id: int) -> int:
 
 
 def _start_due_submissions() -> int:
-    due = Submission.objects.filter(status=Submission.Status.RECEIVED, next_start_at__lte=clock.now())
-    rows = unlocked_rows(due.order_by("next_start_at"), BATCH, "pk", "organization_id")
+    now = clock.now()
+    due = Submission.objects.filter(status=Submission.Status.RECEIVED, next_start_at__lte=now)
+    rows = _DUE_SUBMISSIONS.unlocked_rows(now, BATCH, "id", "organization_id")
     timeouts: Counter[int] = Counter()
     for pk, organization_id in rows:
         if timeouts[organization_id] >= MAX_LOCK_TIMEOUTS:
@@ -146,8 +156,8 @@ def _start_due_submissions() -> int:
 
 def _advance_due_jobs() -> int:
     past = clock.now() - timedelta(seconds=GRACE_S)
-    due = Job.objects.filter(status=Job.Status.DISPATCHING, next_action_at__lte=past).order_by("next_action_at")
-    return _advance_each(due, lambda pk, token: expire_offer(pk, token, place=False))
+    rows = _DUE_JOBS.unlocked_rows(past, BATCH, *_STEP)
+    return _advance_each(rows, partial(expire_offer, place=False))
 
 
 def _sync_ended_calls() -> int:
@@ -190,9 +200,9 @@ def _withdraw_left_offer(offer_id: int) -> int:
     return 1
 
 
-def _advance_each(due: QuerySet[Job], move: Callable) -> int:
+def _advance_each(rows: Sequence[tuple[int, uuid.UUID, int]], move: Callable) -> int:
+    """Advance each job of these rows, whose columns are _STEP; return how many there are."""
     timeouts: Counter[int] = Counter()
-    rows = unlocked_rows(due, BATCH, "pk", "step_token", "organization_id")
     for pk, token, organization_id in rows:
         with structlog.contextvars.bound_contextvars(job=pk):
             try:

@@ -269,6 +269,7 @@ def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: N
         place_by=max(line_until, now + PLACE_WITHIN),
         context={"job_id": job.pk},
         priority=job.priority,
+        waiter=f"job:{job.pk}",
     )
     if policy.offer_by_text:
         sms.send_offer(offer, job, to_phone=technician.phone, pool=pool)

@@ -107,10 +107,11 @@ class Claimed:
 def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
     """Claim a batch of due runs in these shards and enqueue it for the workers."""
     now = clock.now()
+    ids = due_ids(shards, now, limit or settings.SCHEDULE_BATCH_SIZE)
+    if not ids:
+        return Claimed(0, 0)
     with transaction.atomic():
-        given = {"shards": list(shards), "now": now, "limit": limit or settings.SCHEDULE_BATCH_SIZE}
-        given |= {"kinds": _known_kinds(), "late": now - FRESH}
-        rows = [_Row(*row) for row in fetch_all(sql.DUE, given)]
+        rows = [_Row(*row) for row in fetch_all(sql.LOCK_DUE_RUNS, {"ids": ids, "now": now})]
         if not rows:
             return Claimed(0, 0)
         plans = _plan(rows, now)
@@ -124,6 +125,25 @@ def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
     for verdict in Verdict:
         metrics.claimed.labels(verdict.value).inc(sum(plan.verdict is verdict for _, plan in plans))
     return Claimed(len(plans) - left, len(taken) - left)
+
+
+def due_ids(shards: Sequence[int], now: datetime, limit: int) -> list[int]:
+    """Return the runs of the next batch: those that have just become due, and late ones, by due time.
+
+    If there may be more of them, organizations take turns among the former, and among the late ones.
+    """
+    given = {"shards": list(shards), "kinds": _known_kinds()}
+    late = now - FRESH
+    ids = [pk for (pk,) in fetch_all(sql.DUE_IDS, {**given, "now": now, "late": late, "limit": limit})]
+    if len(ids) < limit:
+        return ids
+    with sql.DUE_INDEX.reading_in_order():
+        organizations = sql.DUE_INDEX.organizations(now, limit, given)
+        if len(organizations) == 1:
+            return ids
+        fresh = sql.DUE_INDEX.first_ids(organizations, now, limit, given, since=late)
+        places = max(limit // 4, limit - len(fresh))
+        return fresh + sql.DUE_INDEX.first_ids(organizations, late, places, given)
 
 
 def next_due(shards: Sequence[int]) -> datetime | None:

@@ -42,12 +42,14 @@ def create_call(
     context: dict[str, Any] | None = None,
     number: OutboundNumber | None = None,
     priority: int = NORMAL,
+    waiter: str = "",
 ) -> Call:
     """Create a call that holds a line. Must run in the caller's transaction.
 
     `to_phone` is E.164. `place_by`: the deadline for the request. `context` (JSON) is included in every event of
     the call. `number`: the only number of the pool to call from. `priority`: 1 is placed first. An existing call
-    of the same (purpose, subject_id, attempt) is returned unchanged.
+    of the same (purpose, subject_id, attempt) is returned unchanged. `waiter`: the name under which it waits for
+    a line, if each try has another subject.
 
     Raises NoLine (retry in `retry_in_s`), PhoneBusy and CallNotAllowed. The transaction stays usable.
     """
@@ -65,7 +67,7 @@ def create_call(
         raise NoLine.because(spend_caps.REASON, str(hold))
     holder = holder_of(purpose, subject_id, attempt)
     for _ in range(PROPOSALS):
-        line = line_leases.propose_line(pool, purpose, holder, only=number.pk if number else None)
+        line = line_leases.propose_line(pool, purpose, holder, only=number.pk if number else None, waiter=waiter)
         if isinstance(line, NoLine):
             raise line
         now = clock.now()

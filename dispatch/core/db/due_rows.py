@@ -1,0 +1,144 @@
+"""Find a batch of due rows in which organizations take turns, at a cost that does not grow with the due rows.
+
+A window over all due rows would sort them for each batch, hundreds of times for 100,000 rows of one organization.
+A table with an index (organization, due time) of its waiting rows is read in two steps instead: each organization
+is looked up after the one before, then the first rows of each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from dispatch.core.db import prepared
+from dispatch.core.db.isolation import CANDIDATES
+
+# Organizations with due rows, by the time of their first one. Only an index (organization, due time) has this
+# order, and can look up both columns of these comparisons.
+_ORGANIZATIONS = """
+WITH RECURSIVE owner AS (
+    (SELECT organization_id AS id, {due} AS since FROM {table}
+     WHERE {condition} AND (organization_id, {due}) > (0, '-infinity'::timestamptz)
+     ORDER BY organization_id, {due} LIMIT 1)
+    UNION ALL
+    SELECT next.id, next.since FROM owner CROSS JOIN LATERAL (
+        SELECT organization_id AS id, {due} AS since FROM {table}
+        WHERE {condition} AND (organization_id, {due}) > (owner.id, 'infinity'::timestamptz)
+        ORDER BY organization_id, {due} LIMIT 1
+    ) next
+)
+SELECT id FROM owner WHERE since <= %(until)s ORDER BY since, id LIMIT %(limit)s
+"""
+# The first due rows of each of these organizations.
+_FIRST_ROWS = """
+SELECT owner.id, r.id, r.since FROM unnest(%(organizations)s::bigint[]) AS owner(id) CROSS JOIN LATERAL (
+    SELECT id, {due} AS since FROM {table}
+    WHERE {condition} AND (organization_id, {due}) > (owner.id, COALESCE(%(since)s::timestamptz, '-infinity'))
+      AND (organization_id, {due}) <= (owner.id, %(until)s)
+    ORDER BY organization_id, {due} LIMIT %(share)s
+) r
+ORDER BY owner.id, r.since, r.id
+"""
+# Rows are read in the order of the index up to a LIMIT. Other plans would read all due rows, then sort them.
+_IN_ORDER = """
+SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
+       set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
+       set_config('enable_incremental_sort', 'off', true)
+"""
+_ANY_ROW = "SELECT FROM {table} WHERE {condition} AND {due} <= %(until)s LIMIT 1"
+# Lock those of these rows that are still due. CASE hides the conditions from the planner, which could find all due
+# rows by them instead of these by their id.
+_LOCK = """
+SELECT {columns} FROM {table}
+WHERE id = ANY(%(ids)s::bigint[]) AND CASE WHEN {condition} THEN {due} <= %(until)s END
+ORDER BY array_position(%(ids)s::bigint[], id)
+LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+"""
+_LOCK_OTHERS = """
+SELECT {columns} FROM {table}
+WHERE {condition} AND {due} <= %(until)s AND NOT id = ANY(%(ids)s::bigint[])
+ORDER BY {due} LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
+"""
+
+Given = Mapping[str, Any]
+NOTHING: Given = {}
+
+
+@dataclass(frozen=True)
+class DueIndex:
+    """An index (organization_id, `due`) of the rows of a table that meet an SQL condition and wait for `due`."""
+
+    table: str
+    due: str
+    condition: str
+
+    def unlocked_rows(self, until: datetime, limit: int, *columns: str) -> list[tuple[Any, ...]]:
+        """Return these columns of up to `limit` due rows that no other session has locked now.
+
+        Organizations take turns, as in `isolation.unlocked_rows`.
+        """
+        with prepared.index_plans():
+            is_idle = not self._fetch(_ANY_ROW, until=until)
+        if is_idle:
+            return []
+        with self.reading_in_order():
+            prepared.defer_fsync()
+            wanted = CANDIDATES * limit
+            ids = self.first_ids(self.organizations(until, wanted), until, wanted)
+            found = self._fetch(_LOCK, columns, ids=ids, until=until, limit=limit)
+            if len(found) < limit and len(ids) == wanted:  # most of them are locked
+                found += self._fetch(_LOCK_OTHERS, columns, ids=ids, until=until, limit=limit - len(found))
+            return found
+
+    @contextmanager
+    def reading_in_order(self) -> Iterator[None]:
+        """Open a transaction in which rows are read in the order of the index, whatever the statistics are."""
+        with transaction.atomic():
+            prepared.execute(_IN_ORDER)
+            yield
+
+    def organizations(self, until: datetime, limit: int, given: Given = NOTHING) -> list[int]:
+        """Return up to `limit` organizations with due rows, first the one whose row has been due longest.
+
+        `given` are the parameters of the condition. Call it while `reading_in_order`.
+        """
+        return [pk for (pk,) in self._fetch(_ORGANIZATIONS, until=until, limit=limit, **given)]
+
+    def first_ids(
+        self,
+        organizations: Sequence[int],
+        until: datetime,
+        limit: int,
+        given: Given = NOTHING,
+        since: datetime | None = None,
+    ) -> list[int]:
+        """Return up to `limit` rows that became due by `until`, after `since`: the first of each, then the second.
+
+        The cost grows with the limit and the number of organizations. Call it while `reading_in_order`.
+        """
+        if not organizations:
+            return []
+        share = -(-limit // len(organizations))
+        while True:
+            rows = self._fetch(
+                _FIRST_ROWS, organizations=list(organizations), until=until, since=since, share=share, **given
+            )
+            counts = dict.fromkeys(organizations, 0)
+            turns = []
+            for organization_id, pk, due in rows:
+                turns.append((counts[organization_id], due, pk))
+                counts[organization_id] += 1
+            with_more = sum(count == share for count in counts.values())
+            missing = limit - len(turns)
+            if missing <= 0 or not with_more or share >= limit:
+                return [pk for _, _, pk in sorted(turns)[:limit]]
+            share = min(max(2 * share, share - (-missing // with_more)), limit)
+
+    def _fetch(self, statement: str, columns: Sequence[str] = (), **given: Any) -> list[tuple[Any, ...]]:
+        names = {"table": self.table, "due": self.due, "condition": self.condition, "columns": ", ".join(columns)}
+        return prepared.fetch_all(statement.format(**names), given)
