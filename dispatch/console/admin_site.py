@@ -1,4 +1,4 @@
-"""Define the admin's site: Unfold's, with a search of its own."""
+"""Define the admin's site: Unfold's, with another search."""
 
 from __future__ import annotations
 
