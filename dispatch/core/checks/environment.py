@@ -16,16 +16,26 @@ from dispatch.core.http import outbound_proxy
 from dispatch.core.http.ssrf import check_target_url, parse_networks
 from dispatch.core.runtime.preflight import ENVIRONMENT
 
+MIN_SECRET_LENGTH = 32
+
 _SITE = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
 _RATE = re.compile(r"[1-9]\d*/(s|sec|second|m|min|minute|h|hour|d|day)")
 
 
 @register(ENVIRONMENT)
 def keys(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Check that SECRET_KEY is set and that FIELD_ENCRYPTION_KEYS holds valid keys."""
+    """Check that SECRET_KEY is set and long, and that FIELD_ENCRYPTION_KEYS holds valid keys."""
     messages: list[CheckMessage] = []
     try:
-        _ = settings.SECRET_KEY
+        length = len(settings.SECRET_KEY)
+        if length < MIN_SECRET_LENGTH and not settings.DEVELOPMENT:
+            messages.append(
+                Error(
+                    f"SECRET_KEY has {length} characters. It must have at least {MIN_SECRET_LENGTH}.",
+                    hint="Generate one with `openssl rand -hex 32`.",
+                    id="dispatch.E004",
+                )
+            )
     except ImproperlyConfigured:  # Django raises it for an empty key
         messages.append(
             Error("SECRET_KEY is empty.", hint="Set SECRET_KEY in the environment.", id="dispatch.E001")
