@@ -186,7 +186,7 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         return super().response_action(request, queryset)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """List no related rows if the service refuses to delete a row that others need, and says why."""
+        """List the related rows, unless the service itself refuses to delete a row that is in use."""
         if not self.service_checks_deletion:
             return super().get_deleted_objects(objs, request)
         return [str(row) for row in objs], {self.opts.verbose_name_plural: len(objs)}, set(), []
@@ -287,7 +287,7 @@ class OwnedInlineFormSet(PaginationInlineFormSet):
     """Validate inline rows as rows of their parent's organization."""
 
     def get_page_num(self) -> int:
-        """Return the page that the request names; 1 if that is no number."""
+        """Return the page number that the request names, or 1 if it is not valid."""
         key = self.get_pagination_key()
         return read_id(self.request.GET.get(key) or self.request.POST.get(key, "")) or 1
 

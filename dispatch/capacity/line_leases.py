@@ -78,8 +78,8 @@ def propose_line(
     `holder` may be any text; the same holder gets the same line again. Limits and pauses are current. Redis
     decides, or Postgres if Redis is unavailable. Call it in the transaction that writes the open call.
 
-    If there is none, leads leave the next free line of the pool to an urgent call. It waits under the name
-    `waiter`: the holder, unless each try has another holder.
+    If no line is free, an urgent call gets the pool's next one before any lead. It waits under the name `waiter`,
+    by default its holder: name one if each try has a different holder.
 
     During an outage of the pool's accounts, alert calls, job offers and calls about changed jobs get a line of the
     pool's fallback, if any.

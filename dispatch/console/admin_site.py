@@ -1,4 +1,4 @@
-"""Define the admin's site: Unfold's, with another search."""
+"""Define the admin site: Unfold's, with a different search."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class DispatchAdminSite(UnfoldAdminSite):
     def search(self, request: HttpRequest, extra_context: dict[str, Any] | None = None) -> Any:
         """Return the pages whose name or group contains the text `s`.
 
-        Unfold caches objects that our cache, which stores JSON, refuses. The names are few, so nothing is cached.
+        Unfold caches objects, but our cache stores only JSON. The names are few, so nothing is cached.
         """
         text = request.GET.get("s", "").strip().lower()
         if not text:
             return HttpResponse()
         began = time.monotonic()
-        found = Paginator(self._find_pages(request, text), RESULTS_PER_PAGE)
-        page = found.get_page(read_id(request.GET.get("page")) or 1)
+        paginator = Paginator(self._find_pages(request, text), RESULTS_PER_PAGE)
+        page = paginator.get_page(read_id(request.GET.get("page")) or 1)
         kind = "command" if "extended" in request.GET else "search"
         context = {
-            "page_obj": found,
+            "page_obj": paginator,
             "results": page,
-            "page_counter": page.start_index() - 1 if found.count else 0,
+            "page_counter": page.start_index() - 1 if paginator.count else 0,
             "execution_time": time.monotonic() - began,
             "command_show_history": False,
         }
@@ -45,10 +45,10 @@ class DispatchAdminSite(UnfoldAdminSite):
     def _find_pages(self, request: HttpRequest, text: str) -> list[SearchResult]:
         found: dict[str, SearchResult] = {}
         for group in self.get_sidebar_list(request):
-            of_group = text in str(group["title"]).lower()
+            matches_group = text in str(group["title"]).lower()
             for item in group["items"]:
                 title, link = str(item["title"]), str(item["link"])
-                if item["has_permission"] and (of_group or text in title.lower()):
+                if item["has_permission"] and (matches_group or text in title.lower()):
                     found[link] = SearchResult(title, str(group["title"]), link, item.get("icon"))
         for result in self._search_apps(self.get_app_list(request), text):
             found.setdefault(result.link, result)

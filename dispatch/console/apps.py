@@ -16,7 +16,7 @@ class ConsoleConfig(AppConfig):
 
 
 class AdminConfig(SimpleAdminConfig):
-    """Use our site. `dispatch.urls` discovers the admin: only web processes need it."""
+    """Use our admin site. `dispatch.urls` discovers the admin, because only web processes need it."""
 
     default = False
     default_site = "dispatch.console.admin_site.DispatchAdminSite"

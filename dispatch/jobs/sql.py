@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from django.db.models import Exists, OuterRef, QuerySet
-from django.db.models.expressions import RawSQL
 
 from dispatch.capacity.models import DispatchPool
 from dispatch.core.db import prepared
@@ -63,27 +62,6 @@ WHERE ((c.ended_at IS NOT NULL AND o.missed_at IS NULL)
 ORDER BY c.id LIMIT %(limit)s
 """
 
-# Jobs that are pending for any of these reasons, of the organizations between two ids. A row comparison can be
-# looked up in one index only, job_pending_for: without statistics, each index of the organization costs the same.
-_PENDING_FOR = """
-WITH found AS MATERIALIZED (
-    SELECT j.* FROM unnest(%s::varchar[]) reason CROSS JOIN LATERAL (
-        SELECT id, organization_id, waiting_since FROM jobs_job
-        WHERE status = 'pending' AND (pending_reason, organization_id) >= (reason, %s::bigint)
-          AND (pending_reason, organization_id) <= (reason, %s::bigint)
-        OFFSET 0
-    ) j
-)
-SELECT id FROM found
-"""
-_OUTAGE_ENDED = """
-WHERE EXISTS (
-    SELECT FROM capacity_provideraccount a
-    WHERE a.organization_id = found.organization_id AND a.outage = '' AND a.outage_ended_at > found.waiting_since
-)
-"""
-_ALL_ORGANIZATIONS = (0, 2**63 - 1)
-
 # Claim one start of a submission: the first immediately, later ones when due. A locked submission is skipped. The
 # commit does not wait for the disk (synchronous_commit = off).
 _CLAIM_START = """
@@ -98,20 +76,6 @@ RETURNING set_config('synchronous_commit', 'off', true)
 _PROCESSED = """
 UPDATE jobs_submission SET status = 'processed', next_start_at = NULL WHERE id = %s AND status = 'received'
 """
-
-
-def pending_jobs(
-    reasons: Sequence[str], organization_id: int | None = None, *, outage_ended: bool = False
-) -> QuerySet[Job]:
-    """Filter jobs that are pending for one of these reasons, first the most urgent, then the longest waiting.
-
-    With `outage_ended`, only those whose account had an outage that ended after they became pending.
-    """
-    first, last = (organization_id, organization_id) if organization_id else _ALL_ORGANIZATIONS
-    statement = _PENDING_FOR + (_OUTAGE_ENDED if outage_ended else "")
-    found = RawSQL(statement, [list(reasons), first, last])  # noqa: S611
-    jobs: QuerySet[Job] = Job.objects.filter(pk__in=found)
-    return jobs.order_by("priority", "waiting_since", "pk")
 
 
 def has_clock(offer_id: int, *, is_answered: bool) -> bool:

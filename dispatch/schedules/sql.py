@@ -44,7 +44,7 @@ WITH fresh AS MATERIALIZED (
 )
 SELECT id FROM fresh UNION ALL SELECT id FROM late
 """
-# With more due runs than a batch has places, organizations take turns. Runs of other processes are left out.
+# With more due runs than a batch has places, organizations take turns. It reads only the given shards and kinds.
 DUE_INDEX = DueIndex(
     "schedules_run",
     "due_at",

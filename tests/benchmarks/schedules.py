@@ -28,7 +28,7 @@ from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
 from dispatch.schedules import kinds, sql
 from dispatch.schedules.models import SHARDS
 from dispatch.schedules.services import schedules
-from dispatch.schedules.services.executor import due_ids
+from dispatch.schedules.services.executor import find_due_ids
 from tests.benchmarks import Result
 from tests.benchmarks.measuring import percentile
 from tests.benchmarks.noop_kind import KIND, MODULE, NAME
@@ -121,7 +121,7 @@ def _question_ms() -> float:
         for _ in range(200):
             start = time.perf_counter()
             now = clock.now()
-            ids = due_ids(range(SHARDS), now, settings.SCHEDULE_BATCH_SIZE)
+            ids = find_due_ids(range(SHARDS), now, settings.SCHEDULE_BATCH_SIZE)
             found = fetch_all(sql.LOCK_DUE_RUNS, {"ids": ids, "now": now})
             taken.append((time.perf_counter() - start) * 1000)
             assert len(found) == 100

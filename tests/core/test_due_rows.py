@@ -32,7 +32,7 @@ def receive(count: int, now: datetime) -> None:
 
 def ids_in_turn(until: datetime, limit: int) -> list[int]:
     with _DUE_SUBMISSIONS.reading_in_order():
-        return _DUE_SUBMISSIONS.first_ids(_DUE_SUBMISSIONS.organizations(until, limit), until, limit)
+        return _DUE_SUBMISSIONS.find_first_ids(_DUE_SUBMISSIONS.find_organizations(until, limit), until, limit)
 
 
 @pytest.mark.parametrize("counts", [(300,), (200, 1, 1, 40, 3, 0), (2,) * 20])

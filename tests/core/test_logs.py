@@ -92,4 +92,4 @@ def test_a_refused_request_is_one_line(ours, caplog: pytest.LogCaptureFixture, p
     ],
 )
 def test_numbers_and_secrets_of_links_are_masked(said: str, shown: str) -> None:
-    assert dispatch_logging.mask_phone_numbers(said) == shown
+    assert dispatch_logging.mask_text(said) == shown

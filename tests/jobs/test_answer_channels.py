@@ -287,7 +287,7 @@ def test_repeated_answer_counts_once_and_a_race_has_one_winner(texting: Floor) -
 def test_log_contains_no_links_or_numbers(texting: Floor) -> None:
     ann = texting.technician("Ann")
     url = page_of(ann)
-    told = dispatch_logging.mask_phone_numbers(f"Conflict: {url} for {ann.phone}")
+    told = dispatch_logging.mask_text(f"Conflict: {url} for {ann.phone}")
     assert url.rpartition(".")[2].rstrip("/") not in told
     assert str(ann.phone) not in told
     assert "/t/" in told

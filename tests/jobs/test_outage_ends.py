@@ -7,7 +7,7 @@ import pytest
 from dispatch.console.board.cards import cards_of
 from dispatch.core import clock, events
 from dispatch.core.models import Event
-from dispatch.jobs import sql
+from dispatch.jobs import queries
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.services import recovery
 from tests.jobs.test_provider_outages import account, account_events, pass_time
@@ -124,7 +124,7 @@ def test_claimed_job_is_not_used_as_a_trial(floor, kind):
     while floor.status(left) != "pending":
         pass_time(floor, 5)
     job = floor.job(left)
-    assert sql.pending_jobs(recovery._REASONS).get() == job
+    assert queries.find_pending_jobs(recovery._REASONS).get() == job
     events.append(floor.organization.pk, kind, job.pk)
     assert recovery.resume_after_outage(floor.organization.pk, 1) == 0
 

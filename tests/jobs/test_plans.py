@@ -7,7 +7,7 @@ from django.db import connection
 
 from accounts.models import Organization
 from dispatch.core.db import prepared
-from dispatch.jobs import sql
+from dispatch.jobs import queries
 from dispatch.jobs.models import Job
 from tests.support.copies import copy_row
 from tests.support.plans import explain_rows_read, forget_statistics
@@ -45,9 +45,9 @@ def test_jobs_to_resume_are_found_among_those_that_wait_for_a_person(organizatio
     prepared.prefer_index_plans()
     read = {}
     for name, jobs in {
-        "outage over": sql.pending_jobs(["provider_down", "account_refused"], organization.pk),
-        "cap lifted": sql.pending_jobs(["spend_cap"], organization.pk),
-        "left behind": sql.pending_jobs(["provider_down", "account_refused"], outage_ended=True),
+        "outage over": queries.find_pending_jobs(["provider_down", "account_refused"], organization.pk),
+        "cap lifted": queries.find_pending_jobs(["spend_cap"], organization.pk),
+        "left behind": queries.find_pending_jobs(["provider_down", "account_refused"], outage_ended=True),
     }.items():
         statement, given = jobs.values_list("pk").query.sql_with_params()
         read[name] = explain_rows_read(statement, given)

@@ -51,7 +51,7 @@ def api(floor: Floor) -> Api:
 
 
 def add(floor: Floor, content: bytes = b"", name: str = "welcome.wav") -> Recording:
-    return recordings.save(recordings.from_file(floor.organization.pk, content or wav(), name))
+    return recordings.save_recording(recordings.from_file(floor.organization.pk, content or wav(), name))
 
 
 def uses(floor: Floor, **fields: Any) -> Campaign:
@@ -150,7 +150,7 @@ def test_a_campaign_with_only_a_recording_has_words(floor: Floor, sim: Simulator
 
 def test_the_provider_fetches_a_recording_elsewhere(floor: Floor, sim: Simulator, app_url: str) -> None:
     elsewhere = f"{app_url}{recordings.path_of(add(floor))}"
-    uses(floor, recording=recordings.save(recordings.from_url(floor.organization.pk, elsewhere)))
+    uses(floor, recording=recordings.save_recording(recordings.from_url(floor.organization.pk, elsewhere)))
     sim.phone(ANN).will(answer(0.5, "9"))
     (lead,) = floor.add(ANN)
     floor.work()
@@ -160,7 +160,9 @@ def test_the_provider_fetches_a_recording_elsewhere(floor: Floor, sim: Simulator
 
 def test_a_recording_that_is_gone_is_the_providers_error(floor: Floor, sim: Simulator, app_url: str) -> None:
     """An address elsewhere may fail at any time. The provider continues with the fallback document."""
-    gone = recordings.save(recordings.from_url(floor.organization.pk, f"{app_url}/telephony/recordings/1/x.wav"))
+    gone = recordings.save_recording(
+        recordings.from_url(floor.organization.pk, f"{app_url}/telephony/recordings/1/x.wav")
+    )
     uses(floor, recording=gone)
     sim.phone(ANN).will(answer(0.5))
     (lead,) = floor.add(ANN)
@@ -172,7 +174,7 @@ def test_a_recording_that_is_gone_is_the_providers_error(floor: Floor, sim: Simu
 
 
 def test_a_page_instead_of_a_recording_is_the_providers_error(floor: Floor, sim: Simulator, app_url: str) -> None:
-    page = recordings.save(recordings.from_url(floor.organization.pk, f"{app_url}/healthz"))
+    page = recordings.save_recording(recordings.from_url(floor.organization.pk, f"{app_url}/healthz"))
     uses(floor, recording=page)
     sim.phone(ANN).will(answer(0.5))
     (lead,) = floor.add(ANN)
@@ -228,6 +230,7 @@ def test_no_other_address_has_the_file(floor: Floor, app_url: str) -> None:
     for pk, name in [
         (other.pk, signature), (recording.pk, "x.wav"), (recording.pk, f"{'0' * 64}.wav"), (2**63, signature),
         (recording.pk, recordings.path_of(other).split("/")[-1]),
+        (recording.pk, signature.replace(".wav", ".mp3")),
     ]:  # fmt: skip
         assert requests.get(f"{app_url}/telephony/recordings/{pk}/{name}", timeout=30).status_code == 404
 
@@ -235,7 +238,7 @@ def test_no_other_address_has_the_file(floor: Floor, app_url: str) -> None:
 def test_a_deleted_recording_is_gone(floor: Floor, app_url: str) -> None:
     recording = add(floor)
     address = recordings.address_of(recording)
-    recordings.delete(recording.pk)
+    recordings.delete_recording(recording.pk)
     assert requests.get(address, timeout=30).status_code == 404
     assert not RecordingFile.objects.exists()
 
@@ -330,7 +333,7 @@ def test_the_api_needs_a_file_or_an_address(floor: Floor, api: Api) -> None:
 
 def test_recordings_of_others_are_not_found(floor: Floor, api: Api) -> None:
     other = make.organization("Other")
-    foreign = recordings.save(recordings.from_file(other.pk, wav(), "secret.wav"))
+    foreign = recordings.save_recording(recordings.from_file(other.pk, wav(), "secret.wav"))
     for path in (f"recordings/{foreign.pk}/", f"recordings/{foreign.pk}/audio/"):
         assert api.get(path).status_code == 404
     assert api.delete(f"recordings/{foreign.pk}/").status_code == 404
@@ -341,6 +344,14 @@ def test_recordings_of_others_are_not_found(floor: Floor, api: Api) -> None:
         assert "secret" not in refused.content.decode()
     foreign.refresh_from_db()
     assert foreign.campaign_id is None
+
+
+def test_a_recording_that_was_just_deleted_is_not_found(
+    floor: Floor, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delete = recordings.delete_recording
+    monkeypatch.setattr(recordings, "delete_recording", lambda pk: (delete(pk), delete(pk)))
+    assert api.delete(f"recordings/{add(floor).pk}/").status_code == 404
 
 
 def test_a_recording_belongs_to_one_campaign(floor: Floor, api: Api) -> None:
@@ -429,6 +440,16 @@ def test_the_form_says_what_is_wrong_with_a_recording(floor: Floor, fields: dict
     assert not Campaign.objects.filter(code="fall").exists()
 
 
+def test_the_form_says_that_there_are_too_many_recordings(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings, "MAX_RECORDINGS", 1)
+    add(floor)
+    page = browser(make.admin(floor.organization))
+    sent = form(floor, script="Hi.", recording=SimpleUploadedFile("x.wav", wav()))
+    response = page.post(reverse("admin:leads_campaign_add"), sent)
+    assert (response.status_code, "Delete some" in response.content.decode()) == (200, True)
+    assert not Campaign.objects.filter(code="fall").exists()
+
+
 def test_a_form_that_is_refused_stores_no_recording(floor: Floor) -> None:
     page = browser(make.admin(floor.organization))
     wrong = form(floor, recording=SimpleUploadedFile("x.wav", wav()), variables="no-name")
@@ -474,7 +495,7 @@ def test_a_recording_that_a_campaign_begins_to_use_is_not_deleted(floor: Floor, 
             connection.close()
 
     with transaction.atomic():
-        recordings.delete(recording.pk)
+        recordings.delete_recording(recording.pk)
         other = threading.Thread(target=use)
         other.start()
         wait_until(_waits_for_a_lock)

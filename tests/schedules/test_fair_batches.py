@@ -11,7 +11,7 @@ from dispatch.core import clock
 from dispatch.core.db import due_rows, prepared
 from dispatch.schedules import sql
 from dispatch.schedules.models import Run
-from dispatch.schedules.services.executor import claim_due_runs, due_ids
+from dispatch.schedules.services.executor import claim_due_runs, find_due_ids
 from tests.harness.schedules import ALL, World
 from tests.support.copies import copy_row
 from tests.support.plans import explain_rows_read, forget_statistics
@@ -46,14 +46,14 @@ def test_organizations_take_turns_among_late_runs_too_which_get_a_quarter(world:
         late = add_runs(organization, 100, now - timedelta(hours=1))
         fresh = add_runs(organization, 100, now - timedelta(seconds=10))
         expected += [*fresh[: BATCH // 2], *late[: BATCH // 8]]
-    assert sorted(due_ids(ALL, now, BATCH)) == sorted(expected)
+    assert sorted(find_due_ids(ALL, now, BATCH)) == sorted(expected)
 
 
 def test_places_that_small_organizations_leave_go_to_the_greedy_one(world: World) -> None:
     now = clock.now()
     greedy = add_runs(world, 100, now - timedelta(seconds=10))
     small = [pk for _ in range(3) for pk in add_runs(World(), 2, now - timedelta(seconds=5))]
-    assert sorted(due_ids(ALL, now, BATCH)) == sorted([*small, *greedy[: BATCH - 6]])
+    assert sorted(find_due_ids(ALL, now, BATCH)) == sorted([*small, *greedy[: BATCH - 6]])
 
 
 def test_batch_reads_few_of_the_due_runs_whatever_postgresql_knows(world: World) -> None:

@@ -26,7 +26,7 @@ def mu_law(seconds: float = 1.0) -> bytes:
     samples = bytes(int(seconds * 8000))
     chunks = [
         (b"fmt ", struct.pack("<HHIIHHH", 7, 1, 8000, 8000, 1, 8, 0)),
-        (b"LIST", b"abc\0"[:3]),
+        (b"LIST", b"abc"),
         (b"data", samples),
     ]
     body = b"".join(

@@ -30,16 +30,18 @@ def create_template(folder: Path) -> str:
     """Return the name of a migrated database on this process's server; create it if it does not exist.
 
     `folder` has the dump that the processes of a run share. Databases and dumps of other code are deleted.
+    Processes that share a server wait for each other. A killed one leaves nothing that a later one would use.
     """
     name = PREFIX + _digest_code()
     with psycopg.connect(database_url("postgres"), autocommit=True) as server:
+        server.execute("SELECT pg_advisory_lock(hashtext(%s))", [PREFIX])  # released with the connection
         query = "SELECT datname FROM pg_database WHERE starts_with(datname, %s)"
         found = {row[0] for row in server.execute(query, [PREFIX])}
         for other in found - {name}:
             server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(other)))
         if name in found:
             return name
-        unfinished = f"{PREFIX}unfinished"  # dropped by the next run if this one is killed
+        unfinished = f"{PREFIX}unfinished"  # dropped by the next run if this one is killed, and never used
         server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(unfinished)))
         _fill(unfinished, folder / f"{name}.sql")
         rename = sql.SQL("ALTER DATABASE {} RENAME TO {}")
@@ -53,15 +55,19 @@ def _fill(database: str, dump: Path) -> None:
         if not dump.exists():
             with using(database_url(database)):
                 call_command("migrate", verbosity=0, interactive=False, run_syncdb=True)
-            partial = dump.with_suffix(".partial")
+            partial = dump.parent / f"{PREFIX}partial"  # renamed when it is complete
             options = ("--no-owner", "--no-privileges", "--file", str(partial))
             subprocess.run([str(BIN / "pg_dump"), *options, "--dbname", database_url(database)], check=True)
             for other in dump.parent.glob(f"{PREFIX}*.sql"):
                 other.unlink()
             partial.rename(dump)
             return
-    options = ("-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "--output", os.devnull, "--file", str(dump))
-    subprocess.run([str(BIN / "psql"), *options, "--dbname", database_url(database)], check=True)
+        content = dump.open("rb")  # readable even if a run of other code deletes the file now
+    with content:
+        options = ("-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "--output", os.devnull, "--file", "-")
+        subprocess.run(
+            [str(BIN / "psql"), *options, "--dbname", database_url(database)], stdin=content, check=True
+        )
 
 
 def _digest_code() -> str:

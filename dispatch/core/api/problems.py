@@ -80,9 +80,9 @@ class Conflict(exceptions.APIException):
 
 
 class MissingReference(Conflict):
-    """409: the request named a row that was deleted before it was saved, or deleted one that came into use."""
+    """409: the request named a row that was deleted meanwhile, or deleted a row that is now in use."""
 
-    default_detail = "Something that this request needs was deleted or taken into use. Reload and try again."
+    default_detail = "Something in this request was deleted, or is now in use. Reload and try again."
     default_code = "missing_reference"
 
 

@@ -65,8 +65,8 @@ WHERE {condition} AND {due} <= %(until)s AND NOT id = ANY(%(ids)s::bigint[])
 ORDER BY {due} LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 """
 
-Given = Mapping[str, Any]
-NOTHING: Given = {}
+Parameters = Mapping[str, Any]
+NO_PARAMETERS: Parameters = {}
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class DueIndex:
     def unlocked_rows(self, until: datetime, limit: int, *columns: str) -> list[tuple[Any, ...]]:
         """Return these columns of up to `limit` due rows that no other session has locked now.
 
-        Organizations take turns, as in `isolation.unlocked_rows`.
+        Organizations take turns, as in `isolation.unlocked_rows`. The condition must have no parameters.
         """
         with prepared.index_plans():
             is_idle = not self._fetch(_ANY_ROW, until=until)
@@ -89,7 +89,7 @@ class DueIndex:
         with self.reading_in_order():
             prepared.defer_fsync()
             wanted = CANDIDATES * limit
-            ids = self.first_ids(self.organizations(until, wanted), until, wanted)
+            ids = self.find_first_ids(self.find_organizations(until, wanted), until, wanted)
             found = self._fetch(_LOCK, columns, ids=ids, until=until, limit=limit)
             if len(found) < limit and len(ids) == wanted:  # most of them are locked
                 found += self._fetch(_LOCK_OTHERS, columns, ids=ids, until=until, limit=limit - len(found))
@@ -102,19 +102,19 @@ class DueIndex:
             prepared.execute(_IN_ORDER)
             yield
 
-    def organizations(self, until: datetime, limit: int, given: Given = NOTHING) -> list[int]:
-        """Return up to `limit` organizations with due rows, first the one whose row has been due longest.
+    def find_organizations(self, until: datetime, limit: int, given: Parameters = NO_PARAMETERS) -> list[int]:
+        """Return up to `limit` organizations with due rows, first the one with the row that has been due longest.
 
         `given` are the parameters of the condition. Call it while `reading_in_order`.
         """
         return [pk for (pk,) in self._fetch(_ORGANIZATIONS, until=until, limit=limit, **given)]
 
-    def first_ids(
+    def find_first_ids(
         self,
         organizations: Sequence[int],
         until: datetime,
         limit: int,
-        given: Given = NOTHING,
+        given: Parameters = NO_PARAMETERS,
         since: datetime | None = None,
     ) -> list[int]:
         """Return up to `limit` rows that became due by `until`, after `since`: the first of each, then the second.

@@ -60,7 +60,7 @@ def is_lock_timeout(error: BaseException | None) -> bool:
 
 
 def is_missing_reference(error: BaseException | None) -> bool:
-    """Return whether a row named another row that does not exist, such as one deleted in the meantime."""
+    """Return whether a foreign key was violated: a saved row names a deleted one, or a deleted row is named."""
     return sqlstate(error) == "23503"
 
 

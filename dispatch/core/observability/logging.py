@@ -21,7 +21,7 @@ _SIGNATURE = re.compile(r"(?<=\d)\.[A-Za-z0-9_-]{43}(?![A-Za-z0-9_-])")
 _SECRET_PATH = re.compile(r"(/(?:join|calendars|set-password/[^/\s]+|portal/[^/\s]+/open)/)[^/\s\"'?]+")
 
 
-def mask_phone_numbers(text: str) -> str:
+def mask_text(text: str) -> str:
     """Mask the phone numbers in E.164 format and the secrets of links in `text`.
 
     The last two digits of a number stay readable: +16025550123 → +1********23.
@@ -33,9 +33,9 @@ def mask_phone_numbers(text: str) -> str:
 def _mask_numbers(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
     for key, value in event.items():
         if isinstance(value, str):
-            event[key] = mask_phone_numbers(value)
+            event[key] = mask_text(value)
         elif key not in ("_record", "exc_info", "timestamp") and not isinstance(value, int | float | bool | None):
-            event[key] = mask_phone_numbers(str(value)) if not key.startswith("_") else value
+            event[key] = mask_text(str(value)) if not key.startswith("_") else value
     return event
 
 
@@ -54,7 +54,7 @@ def _log_as_one_line(record: logging.LogRecord) -> bool:
 
 
 def _drop_trace_of_refusal(record: logging.LogRecord) -> bool:
-    """Drop the traceback of a refused request (403, 400). It would let one member fill the log.
+    """Drop the traceback of a refused request (400, 403), with which one member could fill the log.
 
     Always return True, so that the record is logged.
     """

@@ -2,8 +2,8 @@
 
 Django reads the whole body of a request, to disk if it is long, before any middleware or view runs. This ASGI
 middleware rejects a body that exceeds its route's limit: immediately by its Content-Length, or by counting bytes.
-Of the bodies that are incomplete or whose response is not finished, it limits the sum, and it rejects a body that
-arrives too slowly: otherwise a few hundred stalled uploads, which need no sign-in, would take all memory.
+It also limits what the bodies of all open requests take together, and rejects a body that arrives too slowly:
+otherwise a few hundred stalled uploads, which need no sign-in, would take all memory.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ MAX_HELD_BYTES = 256 * 2**20
 MAX_HELD_DISK_BYTES = 2**30
 # A body must arrive within this time plus the time that its bytes take at this rate.
 FIRST_BYTES_S = 30.0
-LEAST_BYTES_PER_S = 32 * 1024
+MIN_BYTES_PER_S = 32 * 1024
 
 
 class Refused(Exception):
-    """The body is not read further. The argument is the status of the response."""
+    """The body is not read further. `status` is that of the response."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -41,7 +41,7 @@ class Refused(Exception):
 
 
 class _Body:
-    """Count the bytes of one body: `memory` and `disk` are what it takes of the limits of all bodies."""
+    """Count the bytes of one body. `memory` and `disk` are those that count toward the limits of all bodies."""
 
     def __init__(self, limit: int, in_memory: int) -> None:
         self.limit, self._in_memory = limit, in_memory
@@ -57,7 +57,7 @@ class _Body:
 
     def seconds_left(self) -> float:
         """Return how long the next bytes may take."""
-        return self.began + FIRST_BYTES_S + self.received / LEAST_BYTES_PER_S - time.monotonic()
+        return self.began + FIRST_BYTES_S + self.received / MIN_BYTES_PER_S - time.monotonic()
 
 
 class BodyLimitMiddleware:
@@ -132,7 +132,10 @@ class BodyLimitMiddleware:
         code, detail = {
             408: ("request_timeout", "The body arrived too slowly. Send the request again."),
             413: ("too_large", f"The body is too large. The maximum here is {_in_mebibytes(body.limit)}."),
-            503: (problems.Unavailable.default_code, "Too many large requests at once. Send this one again."),
+            503: (
+                problems.Unavailable.default_code,
+                "There are too many large requests at once. Send this one again later.",
+            ),
         }[status]
         content = json.dumps(problems.problem_body(status, code, detail=detail)).encode()
         headers = [
@@ -147,7 +150,7 @@ class BodyLimitMiddleware:
 
 
 def _declared_length(scope: Scope) -> int | None:
-    """Return the length of the body, 0 if there is none; None if it is sent in chunks."""
+    """Return the length of the body in bytes: 0 if there is none, None if it is not known yet."""
     length: int | None = 0
     for name, value in scope["headers"]:
         if name == b"transfer-encoding":

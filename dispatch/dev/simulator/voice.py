@@ -181,7 +181,7 @@ class Voice:
         duration = max(0.3, len(text) / speed) if verb.name == "Say" else PLAY_SECONDS
         is_file = verb.name == "Play" and bool(verb.text)
         if is_file:
-            duration = await media.fetch(self, verb, base)
+            duration = await media.fetch_audio(self, verb, base)
         for _ in range(times):
             words = {
                 "at": call.age(),
@@ -200,7 +200,7 @@ class Voice:
                 return key
             words["complete"] = True
             if is_file:
-                media.completed(call)
+                media.record_completion(call)
             if script is not None:
                 script.heard(text)
         return ""

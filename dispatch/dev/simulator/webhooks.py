@@ -219,10 +219,10 @@ class Webhooks:
                 return reply
             await asyncio.sleep(min(0.1 * attempt, max(0.0, give_up - now)))
 
-    async def fetch(self, token: str, url: str, record: Callable[[Attempt], None], purpose: str = "play") -> Reply:
-        """Get a file at `url`, once, with a signature, and record the attempt."""
+    async def fetch_file(self, token: str, url: str, record: Callable[[Attempt], None]) -> Reply:
+        """Get the file of a Play at `url`, once, with a signature, and record the attempt."""
         if fault := url_fault(url, self.allow_remote):
-            record(Attempt(purpose, "GET", url, {}, 1, 0, fault, 0.0))
+            record(Attempt("play", "GET", url, {}, 1, 0, fault, 0.0))
             return Reply(0, error=fault)
         numbers, _ = overrides(url)
         target, began = url.partition("#")[0], time.monotonic()
@@ -237,7 +237,7 @@ class Webhooks:
             if not self.in_flight:
                 self._idle.set()
         seconds = round(time.monotonic() - began, 4)
-        record(Attempt(purpose, "GET", url, {}, 1, reply.status, reply.error, seconds))
+        record(Attempt("play", "GET", url, {}, 1, reply.status, reply.error, seconds))
         return reply
 
     async def _once(
@@ -259,7 +259,7 @@ class Webhooks:
                 timeout=limits,
                 allow_redirects=False,
             ) as response:
-                answer = await _read(response, most)
+                answer = await _read_body(response, most)
                 return Reply(response.status, answer, response.content_type)
         except (aiohttp.ClientConnectorError, aiohttp.ServerTimeoutError) as error:
             # A connect time-out is a ServerTimeoutError too, and so is a read time-out between packets.
@@ -272,7 +272,7 @@ class Webhooks:
         return max(min(self.floor, milliseconds / 1000), self.clock.real(milliseconds / 1000))
 
 
-async def _read(response: aiohttp.ClientResponse, most: int) -> bytes:
+async def _read_body(response: aiohttp.ClientResponse, most: int) -> bytes:
     parts, size = [], 0
     async for part in response.content.iter_any():
         parts.append(part)

@@ -15,7 +15,7 @@ from dispatch.core.db.isolation import FailureRule, run_each, run_unlocked
 from dispatch.core.db.lock_waits import RecentlyBlocked, limit_lock_waits
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import enqueue, notify_loop
-from dispatch.jobs import sql
+from dispatch.jobs import queries
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import Action, status_after
 from dispatch.jobs.services import slots, transitions
@@ -53,7 +53,7 @@ def resume_after_outage(organization_id: int, limit: int | None = None) -> int:
             on_trial = list(_on_trial().values_list("pk", "organization_id"))
         run_each(_end_trial, [pk for pk, owner in on_trial if owner == organization_id], event=FAILED)
     with prepared.index_plans():
-        pending = list(sql.pending_jobs(_REASONS, organization_id).values_list("pk", flat=True))
+        pending = list(queries.find_pending_jobs(_REASONS, organization_id).values_list("pk", flat=True))
     resumed = 0
     for job_id in pending:
         if limit is not None and resumed >= limit:
@@ -70,7 +70,7 @@ def resume_after_spend_cap(organization_id: int) -> int:
     """
     if telephony.spend_hold(organization_id, "offer"):
         return 0
-    pending = sql.pending_jobs(_CAP, organization_id)
+    pending = queries.find_pending_jobs(_CAP, organization_id)
     with limit_lock_waits(lock_waits.LOOP_S):
         return run_unlocked(_resume, pending, BATCH, event=FAILED, skipped=_failed_jobs)
 
@@ -83,11 +83,11 @@ def resume_left_behind() -> int:
     failing = ProviderAccount.objects.filter(organization_id=OuterRef("organization_id")).exclude(outage="")
     on_trial = _on_trial().filter(~Exists(failing))
     run_unlocked(_end_trial, on_trial, BATCH, event=FAILED, skipped=_failed_jobs)
-    held = sql.pending_jobs(_CAP).exclude(organization_id__in=_failed_organizations.keys())
+    held = queries.find_pending_jobs(_CAP).exclude(organization_id__in=_failed_organizations.keys())
     with prepared.index_plans():
         organizations = list(held.order_by().values_list("organization_id", flat=True).distinct())
     resumed = run_each(resume_after_spend_cap, organizations, event=FAILED, rule=_SKIP_ORGANIZATION)
-    after_outage = sql.pending_jobs(_REASONS, outage_ended=True)
+    after_outage = queries.find_pending_jobs(_REASONS, outage_ended=True)
     return resumed + run_unlocked(_resume, after_outage, BATCH, event=FAILED, skipped=_failed_jobs)
 
 

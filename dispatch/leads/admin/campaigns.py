@@ -87,9 +87,11 @@ class CampaignForm(WithRecordings):
         if script is None or answer_url is None:
             return cleaned
         agent_answers = sent_agent(self.data) == VoiceAgent.Starts.ANSWER
-        is_heard = agent_answers or cleaned.get("recording") is not None or "recording" in self.errors
+        has_recording = cleaned.get("recording") is not None or "recording" in self.errors
         is_paused = self.instance.is_paused
-        if problem := script_problem(script, answer_url, is_paused=is_paused, is_otherwise_heard=is_heard):
+        if problem := script_problem(
+            script, answer_url, is_paused=is_paused, has_other_opening=agent_answers or has_recording
+        ):
             self.add_error("script", problem)
         return cleaned
 

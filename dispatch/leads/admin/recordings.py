@@ -110,7 +110,7 @@ class WithRecordings(OwnedForm):
         for name in self.recording_fields:
             recording = getattr(self.instance, name)
             if recording is not None and recording.pk is None:
-                setattr(self.instance, name, recordings.save(recording))
+                setattr(self.instance, name, recordings.save_recording(recording))
 
     def save(self, commit: bool = True) -> Any:
         if commit:

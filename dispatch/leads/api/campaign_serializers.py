@@ -208,7 +208,7 @@ class CampaignSerializer(OwnedSerializer):
         validate_voice(self, attrs)
         is_paused = self.instance is not None and self.instance.is_paused
         is_heard = starts == VoiceAgent.Starts.ANSWER or self._current(attrs, "recording") is not None
-        if problem := script_problem(script, answer_url, is_paused=is_paused, is_otherwise_heard=is_heard):
+        if problem := script_problem(script, answer_url, is_paused=is_paused, has_other_opening=is_heard):
             raise serializers.ValidationError({"script": problem})
         rows = {"retry_rules": rules, "branches": branches, "disposition_rules": dispositions}
         if agent is not _UNCHANGED:
@@ -349,6 +349,6 @@ class CampaignSerializer(OwnedSerializer):
         used = [data.get("recording"), data.get("voicemail_recording")]
         used += [branch.get("recording") for branch in branches or ()]
         try:
-            recordings.lock(used, getattr(self.instance, "pk", None))
+            recordings.lock_recordings(used, getattr(self.instance, "pk", None))
         except ModelValidationError as error:
             raise serializers.ValidationError({"recording": error.messages}) from None

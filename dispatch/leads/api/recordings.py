@@ -72,7 +72,7 @@ class NewRecordingSerializer(StrictSerializer):
                 made = recordings.from_file(organization.pk, content, name or file.name)
             else:
                 made = recordings.from_url(organization.pk, validated_data["url"], name)
-            return recordings.save(made)
+            return recordings.save_recording(made)
         except ValidationError as error:
             raise serializers.ValidationError({field: error.messages}) from None
 
@@ -107,7 +107,10 @@ class RecordingViewSet(
     @extend_schema(responses={204: None})
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Delete a recording. A 409 if a campaign plays it."""
-        recordings.delete(self.get_object().pk)
+        try:
+            recordings.delete_recording(self.get_object().pk)
+        except Recording.DoesNotExist:  # deleted by another request
+            raise NotFound from None
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @extend_schema(

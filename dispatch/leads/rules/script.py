@@ -8,8 +8,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 NO_WORDS = (
-    "Write a script or enter a TwiML URL, so that the people called hear something. Or add a recording, or a "
-    "voice agent that takes the call when they answer."
+    "Write a script or enter a TwiML URL, or add a recording or a voice agent that takes answered calls, so that "
+    "the people called hear something."
 )
 NO_AGENT = "Add a voice agent to the campaign, or choose another action."
 MAX_ANSWER = 1000  # maximum length of a response to a key
@@ -114,19 +114,19 @@ def value_of(data: Mapping[str, Any], name: str) -> str:
     return str(value)[:200] if isinstance(value, str | int | float) else ""
 
 
-def has_words(script: str, answer_url: str, is_otherwise_heard: bool = False) -> bool:
+def has_words(script: str, answer_url: str, has_other_opening: bool = False) -> bool:
     """Return whether a campaign says something in its calls.
 
-    `is_otherwise_heard`: whether it has a recording, or a voice agent takes the answered calls.
+    `has_other_opening`: whether a recording is played, or a voice agent takes the answered calls.
     """
-    return is_otherwise_heard or bool(script.strip() or answer_url.strip())
+    return has_other_opening or bool(script.strip() or answer_url.strip())
 
 
-def script_problem(script: str, answer_url: str, *, is_paused: bool, is_otherwise_heard: bool = False) -> str:
+def script_problem(script: str, answer_url: str, *, is_paused: bool, has_other_opening: bool = False) -> str:
     """Return what is wrong with a campaign's script, or "". A paused campaign may have none."""
     if len(script.encode(errors="replace")) > MAX_SCRIPT_BYTES:
         return TOO_LONG
-    return "" if is_paused or has_words(script, answer_url, is_otherwise_heard) else NO_WORDS
+    return "" if is_paused or has_words(script, answer_url, has_other_opening) else NO_WORDS
 
 
 def key_problem(keys: Any) -> str:

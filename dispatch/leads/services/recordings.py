@@ -1,4 +1,4 @@
-"""Keep the recordings of campaigns: add them, use them in a campaign, and delete those that nothing uses."""
+"""Add recordings, use them in campaigns, and delete those that nothing plays."""
 
 from __future__ import annotations
 
@@ -33,7 +33,11 @@ class RecordingInUse(Conflict):
 
 
 def from_file(organization_id: int, content: bytes, name: str) -> Recording:
-    """Return a recording that is not saved yet. Raises ValidationError if the content is not usable audio."""
+    """Return a recording that is not saved yet.
+
+    Raises ValidationError if the content is not usable audio, or if the organization has too many recordings.
+    """
+    _check_limit(organization_id)
     try:
         found = audio.read_audio(content)
     except audio.UnusableAudio as error:
@@ -51,7 +55,11 @@ def from_file(organization_id: int, content: bytes, name: str) -> Recording:
 
 
 def from_url(organization_id: int, url: str, name: str = "") -> Recording:
-    """Return a recording that is not saved yet. Raises ValidationError if the address is not a public one."""
+    """Return a recording that is not saved yet.
+
+    Raises ValidationError if the address is not a public one, or if the organization has too many recordings.
+    """
+    _check_limit(organization_id)
     if not url.startswith("https://") and not (settings.DEVELOPMENT and url.startswith("http://")):
         raise ValidationError(NOT_HTTPS, code="invalid")
     check_target_url(url)
@@ -65,19 +73,19 @@ def from_url(organization_id: int, url: str, name: str = "") -> Recording:
     return Recording(organization_id=organization_id, name=_clean_name(name or host), url=url)
 
 
+def _check_limit(organization_id: int) -> None:
+    if Recording.objects.of(organization_id).count() >= MAX_RECORDINGS:
+        raise ValidationError(TOO_MANY, code="limit_reached")
+
+
 def _clean_name(name: str) -> str:
     shown = "".join(character for character in name if character.isprintable()).strip()
     return shown[:120] or "Recording"
 
 
-def save(recording: Recording) -> Recording:
-    """Store a recording that `from_file` or `from_url` made, with its file.
-
-    Raises ValidationError if the organization has too many.
-    """
+def save_recording(recording: Recording) -> Recording:
+    """Save a recording that `from_file` or `from_url` returned, with its file."""
     with transaction.atomic():
-        if Recording.objects.of(recording.organization_id).count() >= MAX_RECORDINGS:
-            raise ValidationError(TOO_MANY, code="limit_reached")
         recording.save()
         if content := getattr(recording, "content", b""):
             RecordingFile.objects.create(
@@ -110,7 +118,7 @@ def _signed(recording: Recording) -> str:
     return f"{recording.pk}:{recording.digest}"
 
 
-def lock(recordings: Iterable[Recording | None], campaign_id: int | None) -> None:
+def lock_recordings(recordings: Iterable[Recording | None], campaign_id: int | None) -> None:
     """Lock the recordings that a campaign is about to use, so that none is deleted meanwhile.
 
     Raises ValidationError if one is gone or belongs to another campaign. Must run in a transaction.
@@ -135,17 +143,17 @@ def update_uses(campaign: Campaign) -> None:
     unused.update(unused_at=clock.now())
 
 
-def delete(recording_id: int) -> None:
+def delete_recording(recording_id: int) -> None:
     """Delete a recording. Raises RecordingInUse, and Recording.DoesNotExist."""
     with transaction.atomic():
         recording = Recording.objects.select_for_update(no_key=True).get(pk=recording_id)
-        if not unreferenced().filter(pk=recording_id).exists():
+        if not find_unreferenced().filter(pk=recording_id).exists():
             by = recording.campaign or "A campaign"
             raise RecordingInUse(f"{by} plays this recording. Remove it there first.")
         recording.delete()
 
 
-def unreferenced() -> QuerySet[Any]:
+def find_unreferenced() -> QuerySet[Any]:
     """Return the recordings that no campaign or branch plays."""
     return Recording.objects.exclude(
         Exists(Campaign.objects.filter(recording=OuterRef("pk")))
@@ -155,13 +163,13 @@ def unreferenced() -> QuerySet[Any]:
 
 
 def delete_unused(organization_id: int, before: datetime, limit: int) -> int:
-    """Delete recordings that no call has played since before the cutoff."""
-    unused = unreferenced().filter(organization_id=organization_id, unused_at__lt=before)
+    """Delete up to `limit` recordings that nothing has played since before the cutoff; return how many."""
+    unused = find_unreferenced().filter(organization_id=organization_id, unused_at__lt=before)
     with transaction.atomic():
         locked = Recording.objects.select_for_update(no_key=True, skip_locked=True).filter(
             pk__in=list(unused.order_by("unused_at").values_list("pk", flat=True)[:limit])
         )
         ids = list(locked.values_list("pk", flat=True))
-        # again, now that nothing can begin to use them
-        count, _ = unreferenced().filter(pk__in=ids).delete()
-    return len(ids) if count else 0
+        # Check again, now that nothing can begin to use them.
+        _, counts = find_unreferenced().filter(pk__in=ids).delete()
+    return counts.get(Recording._meta.label, 0)

@@ -107,7 +107,7 @@ class Claimed:
 def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
     """Claim a batch of due runs in these shards and enqueue it for the workers."""
     now = clock.now()
-    ids = due_ids(shards, now, limit or settings.SCHEDULE_BATCH_SIZE)
+    ids = find_due_ids(shards, now, limit or settings.SCHEDULE_BATCH_SIZE)
     if not ids:
         return Claimed(0, 0)
     with transaction.atomic():
@@ -127,10 +127,10 @@ def claim_due_runs(shards: Sequence[int], limit: int | None = None) -> Claimed:
     return Claimed(len(plans) - left, len(taken) - left)
 
 
-def due_ids(shards: Sequence[int], now: datetime, limit: int) -> list[int]:
-    """Return the runs of the next batch: those that have just become due, and late ones, by due time.
+def find_due_ids(shards: Sequence[int], now: datetime, limit: int) -> list[int]:
+    """Return the ids of the next batch of runs: those that have just become due, then late ones.
 
-    If there may be more of them, organizations take turns among the former, and among the late ones.
+    Each part is in order of due time. If more may be due, organizations take turns in each part.
     """
     given = {"shards": list(shards), "kinds": _known_kinds()}
     late = now - FRESH
@@ -138,12 +138,12 @@ def due_ids(shards: Sequence[int], now: datetime, limit: int) -> list[int]:
     if len(ids) < limit:
         return ids
     with sql.DUE_INDEX.reading_in_order():
-        organizations = sql.DUE_INDEX.organizations(now, limit, given)
+        organizations = sql.DUE_INDEX.find_organizations(now, limit, given)
         if len(organizations) == 1:
             return ids
-        fresh = sql.DUE_INDEX.first_ids(organizations, now, limit, given, since=late)
+        fresh = sql.DUE_INDEX.find_first_ids(organizations, now, limit, given, since=late)
         places = max(limit // 4, limit - len(fresh))
-        return fresh + sql.DUE_INDEX.first_ids(organizations, late, places, given)
+        return fresh + sql.DUE_INDEX.find_first_ids(organizations, late, places, given)
 
 
 def next_due(shards: Sequence[int]) -> datetime | None:

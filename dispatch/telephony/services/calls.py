@@ -49,7 +49,7 @@ def create_call(
     `to_phone` is E.164. `place_by`: the deadline for the request. `context` (JSON) is included in every event of
     the call. `number`: the only number of the pool to call from. `priority`: 1 is placed first. An existing call
     of the same (purpose, subject_id, attempt) is returned unchanged. `waiter`: the name under which it waits for
-    a line, if each try has another subject.
+    a line, if each try has a different subject.
 
     Raises NoLine (retry in `retry_in_s`), PhoneBusy and CallNotAllowed. The transaction stays usable.
     """

@@ -1,7 +1,7 @@
 """Record calls whose person heard the fallback document instead of the prompt, although our webhook was processed.
 
 The provider requests the fallback if no response of a webhook reached it, or if it could not execute the document.
-Often PostgreSQL is away then, so that Redis keeps the call's id; PostgreSQL does if Redis is unavailable.
+PostgreSQL is often unavailable then, so Redis has the call's id; PostgreSQL has it if Redis is unavailable.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LATER_KINDS = ("gather", "connected", "agent")
 def record_fallback(call_id: int, failed_url: str) -> None:
     """Record that the provider requested the fallback of the call, because the document at `failed_url` failed.
 
-    A failure after the first prompt changes nothing. Best effort. Raises nothing.
+    A failure after the first prompt changes nothing. Raises nothing: what cannot be recorded is logged.
     """
     if urlsplit(failed_url).path.endswith(tuple(f"/calls/{call_id}/{kind}" for kind in _LATER_KINDS)):
         return
@@ -32,7 +32,7 @@ def record_fallback(call_id: int, failed_url: str) -> None:
         client().set(_name(call_id), 1, ex=KEPT_S)
         return
     except REDIS_ERRORS as error:
-        log.warning("fallback_not_kept_in_redis", call=call_id, error=str(error))
+        log.warning("fallback_not_recorded_in_redis", call=call_id, error=str(error))
     try:
         organization_id = Call.objects.values_list("organization_id", flat=True).get(pk=call_id)
         fields = {"organization_id": organization_id, "kind": FALLBACK, "payload": {}}
@@ -44,7 +44,7 @@ def record_fallback(call_id: int, failed_url: str) -> None:
 def was_heard(call: Call) -> bool:
     """Return whether the person of an answered call heard its prompt: the provider fetched and executed it.
 
-    A person who pressed a key did. Without Redis, a fallback that only Redis knows of is overlooked.
+    A person who pressed a key heard it. While Redis is unavailable, a fallback that only Redis has is overlooked.
     """
     if call.keys_pressed:
         return True
