@@ -95,7 +95,10 @@ def _database_address() -> str | tuple[str, int]:
 
 
 class LeadTroubles:
-    """`happen()` does one thing by chance, waits a moment, and starts again what does not run."""
+    """`happen()` does one thing by chance, waits a moment, and starts again what does not run.
+
+    Every kind happens once before any happens twice.
+    """
 
     def __init__(self, here: LeadSite, sim: Simulator, rng: random.Random) -> None:
         self._here, self._sim, self._rng = here, sim, rng
@@ -106,7 +109,8 @@ class LeadTroubles:
         self.seen: Counter[str] = Counter()
 
     def happen(self) -> None:
-        what = self._rng.choices(list(self._likely), weights=list(self._likely.values()))[0]
+        left = [kind for kind in self._likely if not self.seen[kind]] or list(self._likely)
+        what = self._rng.choices(left, weights=[self._likely[kind] for kind in left])[0]
         self.seen[what] += 1
         self._do(what)
         self._moment.wait(self._rng.uniform(0.0, 2.0))

@@ -47,7 +47,8 @@ LEADS = int(os.environ.get("SOAK_LEADS", "10000"))
 NUMBERS, LINES = 5, int(os.environ.get("SOAK_LINES", "10"))  # lines of each number
 LONGEST_S = 4800.0
 TROUBLE_UNTIL = 0.15  # of the leads are left. Faults and opt-outs follow the progress, not the time.
-CALM_WITHIN_S = 300.0  # a call whose end was never reported is asked about after its longest time and a minute
+# A call whose end was never reported is asked about after its longest time and a minute. The others are called.
+CALM_WITHIN_S = 300.0 + LEADS / 20
 SCRIPT = "Hello, your furnace is due for its yearly check."
 IN_FLIGHT_S = 1.0  # between the last look at the opt-outs and the creation of the call
 PEOPLE = mix(
