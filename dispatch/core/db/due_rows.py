@@ -102,8 +102,8 @@ class DueIndex:
             prepared.execute(_IN_ORDER)
             yield
 
-    def organizations(self, until: datetime, limit: int, given: Given = NOTHING) -> list[int]:
-        """Return up to `limit` organizations with due rows, first the one whose row has been due longest.
+    def organizations(self, until: datetime, limit: int | None, given: Given = NOTHING) -> list[int]:
+        """Return up to `limit` organizations with due rows, or all; first the one whose row has been due longest.
 
         `given` are the parameters of the condition. Call it while `reading_in_order`.
         """
