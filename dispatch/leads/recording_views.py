@@ -8,6 +8,7 @@ from django.utils.cache import get_conditional_response
 from django.views.decorators.http import require_safe
 
 from dispatch.leads.models import RecordingFile
+from dispatch.leads.rules import audio
 from dispatch.leads.services import recordings
 
 # A recording never changes. The provider may keep a copy for this long after it was deleted.
@@ -18,7 +19,7 @@ MAX_AGE_S = 3600
 def recording_file(request: HttpRequest, recording_id: int, signature: str, extension: str) -> HttpResponse:
     """GET /telephony/recordings/<id>/<signature>.<wav|mp3>: the file. Any other address is a 404."""
     recording = recordings.find_by_signature(recording_id, signature)
-    if recording is None:
+    if recording is None or extension != audio.EXTENSIONS[recording.content_type]:
         raise Http404
     etag = f'"{recording.digest}"'
     headers = {"Cache-Control": f"public, max-age={MAX_AGE_S}", "ETag": etag}

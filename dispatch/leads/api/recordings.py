@@ -107,7 +107,10 @@ class RecordingViewSet(
     @extend_schema(responses={204: None})
     def destroy(self, request: Request, *args: Any, **kwargs: Any) -> Response:
         """Delete a recording. A 409 if a campaign plays it."""
-        recordings.delete(self.get_object().pk)
+        try:
+            recordings.delete(self.get_object().pk)
+        except Recording.DoesNotExist:  # deleted meanwhile
+            raise NotFound from None
         return Response(status=status.HTTP_204_NO_CONTENT)
 
     @extend_schema(
