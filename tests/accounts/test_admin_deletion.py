@@ -44,7 +44,8 @@ def test_more_rows_than_a_service_deletes_at_once_are_refused(
 def test_rows_without_a_service_are_deleted_at_once() -> None:
     organization = make.organization()
     page = make.browser(make.admin(organization))
-    days = [ClosedDay(organization=organization, date=date(2030, 1, 1) + timedelta(n), name="x") for n in range(40)]
+    first = date(2030, 1, 1)
+    days = [ClosedDay(organization=organization, date=first + timedelta(n), name="x") for n in range(40)]
     ClosedDay.objects.bulk_create(days)
     with CaptureQueriesContext(connection) as queries:
         delete_all(page, "closedday", days[0].pk, post="yes")
