@@ -80,6 +80,8 @@ __all__ = ["ACT", "EVERYTHING", "VIEW", "OwnedAdmin", "OwnedForm", "OwnedStacked
 
 # Longer search texts are rejected.
 MAX_SEARCH_WORDS, MAX_SEARCH_LENGTH = 20, 500
+# Rows that services delete in one transaction. Readers of events, of all organizations, wait until it ends.
+MAX_DELETED = 500
 
 
 class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
@@ -186,13 +188,27 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         return super().response_action(request, queryset)
 
     def get_deleted_objects(self, objs: Any, request: HttpRequest) -> Any:
-        """List the related rows, unless the service itself refuses to delete a row that is in use."""
+        """List the related rows, unless the service itself refuses to delete a row that is in use.
+
+        Raises Conflict if there are too many for the service.
+        """
+        if self._deletes_by_service() and len(objs[: MAX_DELETED + 1]) > MAX_DELETED:
+            raise Conflict(f"Delete at most {MAX_DELETED} rows at once. Nothing was deleted.")
         if not self.service_checks_deletion:
             return super().get_deleted_objects(objs, request)
         return [str(row) for row in objs], {self.opts.verbose_name_plural: len(objs)}, set(), []
 
+    def _deletes_by_service(self) -> bool:
+        return type(self).delete_model is not ModelAdmin.delete_model
+
     def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
-        """Delete each row by its service, or none. Raises a refusal that names its row."""
+        """Delete each row by its service, or none. Raises a refusal that names its row.
+
+        Without a service, all are deleted at once.
+        """
+        if not self._deletes_by_service():
+            super().delete_queryset(request, queryset)
+            return
         for row in queryset:
             try:
                 self.delete_model(request, row)

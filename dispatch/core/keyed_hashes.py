@@ -23,7 +23,7 @@ def all_hashes(purpose: str, value: str) -> list[str]:
 
 
 def is_hash_of(purpose: str, value: str, digest: str) -> bool:
-    """Return whether one of the keys makes this hash of `value`. `digest` may be any text of a stranger."""
+    """Return whether one of the keys makes this hash of `value`. `digest` may be any text."""
     given = digest.encode(errors="replace")
     return any(hmac.compare_digest(known.encode(), given) for known in all_hashes(purpose, value))
 

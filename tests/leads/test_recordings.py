@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -230,7 +230,7 @@ def test_no_other_address_has_the_file(floor: Floor, app_url: str) -> None:
     for pk, name in [
         (other.pk, signature), (recording.pk, "x.wav"), (recording.pk, f"{'0' * 64}.wav"), (2**63, signature),
         (recording.pk, recordings.path_of(other).split("/")[-1]),
-        (recording.pk, signature.replace(".wav", ".mp3")),
+        (recording.pk, signature.replace(".wav", ".html")), (recording.pk, signature.replace(".wav", ".mp3")),
     ]:  # fmt: skip
         assert requests.get(f"{app_url}/telephony/recordings/{pk}/{name}", timeout=30).status_code == 404
 
@@ -313,6 +313,8 @@ def test_addresses_that_are_not_public_are_refused(floor: Floor, api: Api, url: 
         ("https://localhost/x.wav", False),
         ("https://files.internal/x.wav", False),
         ("https://intranet/x.wav", False),
+        ("https://localhost./x.wav", False),
+        ("https://files.internal./x.wav", False),
     ],
 )
 def test_addresses_are_https_and_public_in_production(settings: Any, url: str, is_allowed: bool) -> None:
@@ -376,6 +378,44 @@ def test_an_organization_has_a_limited_number_of_recordings(
     assert upload(api, wav()).status_code == 201
     assert "Delete some" in upload(api, wav()).content.decode()
     assert Recording.objects.count() == 1
+
+
+def test_additions_at_once_keep_the_limit(floor: Floor, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recordings, "MAX_RECORDINGS", 1)
+    with transaction.atomic():
+        add(floor)
+        second = _begin(lambda: upload(api, wav()).status_code)
+    assert second() == 400
+    assert Recording.objects.count() == 1
+
+
+def test_a_recording_is_deleted_once(floor: Floor, api: Api) -> None:
+    recording = add(floor)
+    with transaction.atomic():
+        recordings.delete_recording(recording.pk)
+        second = _begin(lambda: api.delete(f"recordings/{recording.pk}/").status_code)
+    assert second() == 404
+
+
+def _begin(request: Callable[[], int]) -> Callable[[], int]:
+    """Start a request in another thread until it ends or waits for a lock; return a function that awaits it."""
+    found: list[int] = []
+
+    def run() -> None:
+        try:
+            found.append(request())
+        finally:
+            connection.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    wait_until(lambda: _waits_for_a_lock() or not thread.is_alive())
+
+    def result() -> int:
+        thread.join()
+        return found[0]
+
+    return result
 
 
 # --- The form
@@ -486,21 +526,10 @@ def test_unused_recordings_are_deleted_after_a_week(floor: Floor) -> None:
 def test_a_recording_that_a_campaign_begins_to_use_is_not_deleted(floor: Floor, api: Api) -> None:
     """Whichever comes first wins, and the other gets an error."""
     recording = add(floor)
-    found: list[Any] = []
-
-    def use() -> None:
-        try:
-            found.append(api.patch(f"campaigns/{floor.campaign.pk}/", {"recording": recording.pk}).status_code)
-        finally:
-            connection.close()
-
     with transaction.atomic():
         recordings.delete_recording(recording.pk)
-        other = threading.Thread(target=use)
-        other.start()
-        wait_until(_waits_for_a_lock)
-    other.join()
-    assert found == [400]
+        use = _begin(lambda: api.patch(f"campaigns/{floor.campaign.pk}/", {"recording": recording.pk}).status_code)
+    assert use() == 400
     assert Campaign.objects.get(pk=floor.campaign.pk).recording is None
 
 

@@ -49,6 +49,16 @@ def test_organizations_take_turns_among_late_runs_too_which_get_a_quarter(world:
     assert sorted(find_due_ids(ALL, now, BATCH)) == sorted(expected)
 
 
+def test_new_run_does_not_wait_for_late_runs_of_more_organizations_than_a_batch_has_places(world: World) -> None:
+    now, batch = clock.now(), 4
+    for _ in range(batch + 1):
+        add_runs(World(), 2, now - timedelta(hours=1))
+    (fresh,) = add_runs(world, 1, now - timedelta(seconds=10))
+    ids = find_due_ids(ALL, now, batch)
+    assert fresh in ids
+    assert len(ids) == batch
+
+
 def test_places_that_small_organizations_leave_go_to_the_greedy_one(world: World) -> None:
     now = clock.now()
     greedy = add_runs(world, 100, now - timedelta(seconds=10))

@@ -102,8 +102,10 @@ class DueIndex:
             prepared.execute(_IN_ORDER)
             yield
 
-    def find_organizations(self, until: datetime, limit: int, given: Parameters = NO_PARAMETERS) -> list[int]:
-        """Return up to `limit` organizations with due rows, first the one with the row that has been due longest.
+    def find_organizations(
+        self, until: datetime, limit: int | None, given: Parameters = NO_PARAMETERS
+    ) -> list[int]:
+        """Return up to `limit` organizations with due rows, or all; first the one whose row has been due longest.
 
         `given` are the parameters of the condition. Call it while `reading_in_order`.
         """

@@ -187,6 +187,7 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
     def save_model(self, request: Any, obj: Campaign, form: Any, change: bool) -> None:
         if secret := form.cleaned_data.get("new_secret"):
             obj.precheck_secret = secret
+        recordings.lock_limit(obj.organization_id)
         form.save_recordings()
         obj.keys = {}  # the branches replace the keys of earlier versions
         super().save_model(request, obj, form, change)

@@ -13,6 +13,7 @@ from django.utils.safestring import SafeString
 from unfold.widgets import INPUT_CLASSES
 
 from accounts.admin.base import OwnedForm
+from dispatch.core.api.problems import Conflict
 from dispatch.leads.models import Recording
 from dispatch.leads.rules import audio
 from dispatch.leads.services import recordings
@@ -106,11 +107,17 @@ class WithRecordings(OwnedForm):
         return cleaned
 
     def save_recordings(self) -> None:
-        """Save the new recordings of the row, before the row itself."""
+        """Save the new recordings of the row, before the row itself.
+
+        Raises Conflict if others were added meanwhile and there are too many.
+        """
         for name in self.recording_fields:
             recording = getattr(self.instance, name)
             if recording is not None and recording.pk is None:
-                setattr(self.instance, name, recordings.save_recording(recording))
+                try:
+                    setattr(self.instance, name, recordings.save_recording(recording))
+                except ValidationError as error:
+                    raise Conflict(error.messages[0]) from None
 
     def save(self, commit: bool = True) -> Any:
         if commit:

@@ -16,6 +16,7 @@ from django.urls import reverse
 
 from dispatch.core import clock, keyed_hashes
 from dispatch.core.api.problems import Conflict
+from dispatch.core.db import prepared
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.leads.models import Campaign, KeyBranch, Recording, RecordingFile
 from dispatch.leads.rules import audio
@@ -26,6 +27,8 @@ MAX_URL_LENGTH = 2000
 TOO_MANY = f"Your organization has {MAX_RECORDINGS} recordings. Delete some that are not used."
 NOT_HTTPS = "Enter an address that begins with https://."
 PURPOSE = "address of a recording"
+# Additions of an organization wait for each other, so that together they keep the limit.
+_LOCK_LIMIT = "SELECT pg_advisory_xact_lock(hashtextextended('recordings of ' || %(organization)s::text, 0))"
 
 
 class RecordingInUse(Conflict):
@@ -67,7 +70,7 @@ def from_url(organization_id: int, url: str, name: str = "") -> Recording:
         raise ValidationError(f"An address has at most {MAX_URL_LENGTH} characters.", code="invalid")
     if "#" in url:
         raise ValidationError("An address of a recording has no #.", code="invalid")
-    host = urlsplit(url).hostname or ""
+    host = (urlsplit(url).hostname or "").removesuffix(".")
     if not settings.DEVELOPMENT and ("." not in host or host.endswith((".local", ".internal", ".localhost"))):
         raise ValidationError("This address can't be reached from the internet.", code="invalid")
     return Recording(organization_id=organization_id, name=_clean_name(name or host), url=url)
@@ -83,9 +86,19 @@ def _clean_name(name: str) -> str:
     return shown[:120] or "Recording"
 
 
+def lock_limit(organization_id: int) -> None:
+    """Let additions of recordings wait until the end of the transaction. Lock no row of a campaign before."""
+    prepared.execute(_LOCK_LIMIT, {"organization": organization_id})
+
+
 def save_recording(recording: Recording) -> Recording:
-    """Save a recording that `from_file` or `from_url` returned, with its file."""
+    """Save a recording that `from_file` or `from_url` returned, with its file.
+
+    Raises ValidationError if the organization has too many, since others were added meanwhile.
+    """
     with transaction.atomic():
+        lock_limit(recording.organization_id)
+        _check_limit(recording.organization_id)
         recording.save()
         if content := getattr(recording, "content", b""):
             RecordingFile.objects.create(

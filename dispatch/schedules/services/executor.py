@@ -138,7 +138,7 @@ def find_due_ids(shards: Sequence[int], now: datetime, limit: int) -> list[int]:
     if len(ids) < limit:
         return ids
     with sql.DUE_INDEX.reading_in_order():
-        organizations = sql.DUE_INDEX.find_organizations(now, limit, given)
+        organizations = sql.DUE_INDEX.find_organizations(now, None, given)
         if len(organizations) == 1:
             return ids
         fresh = sql.DUE_INDEX.find_first_ids(organizations, now, limit, given, since=late)

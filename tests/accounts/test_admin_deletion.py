@@ -1,0 +1,54 @@
+"""A selection in the admin is deleted whole, in a transaction that stays short."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from typing import Any
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+
+from accounts.admin import base
+from dispatch.core.models import Event
+from dispatch.leads.models import ClosedDay, DoNotCall
+from tests.support import factories as make
+
+pytestmark = pytest.mark.django_db
+
+
+def delete_all(page: Any, path: str, pk: int, **fields: str) -> str:
+    """Delete all rows of a list, as the link "Select all" does; return the page that follows."""
+    chosen = {"action": "delete_selected", "_selected_action": [pk], "select_across": "1", "index": "0", **fields}
+    return page.post(f"/admin/leads/{path}/", chosen, follow=True).content.decode()
+
+
+@pytest.mark.parametrize("fields", [{}, {"post": "yes"}])
+def test_more_rows_than_a_service_deletes_at_once_are_refused(
+    monkeypatch: pytest.MonkeyPatch, fields: dict[str, str]
+) -> None:
+    monkeypatch.setattr(base, "MAX_DELETED", 2)
+    organization = make.organization()
+    page = make.browser(make.admin(organization))
+    rows = [DoNotCall.objects.create(organization=organization, phone=f"+1602555010{n}") for n in range(3)]
+    assert "Delete at most 2 rows at once." in delete_all(page, "donotcall", rows[0].pk, **fields)
+    assert DoNotCall.objects.count() == 3
+    assert not LogEntry.objects.exists()
+    rows[0].delete()
+    delete_all(page, "donotcall", rows[1].pk, post="yes")
+    assert not DoNotCall.objects.exists()
+    assert Event.objects.filter(kind="do_not_call.removed").count() == 2
+
+
+def test_rows_without_a_service_are_deleted_at_once() -> None:
+    organization = make.organization()
+    page = make.browser(make.admin(organization))
+    first = date(2030, 1, 1)
+    days = [ClosedDay(organization=organization, date=first + timedelta(n), name="x") for n in range(40)]
+    ClosedDay.objects.bulk_create(days)
+    with CaptureQueriesContext(connection) as queries:
+        delete_all(page, "closedday", days[0].pk, post="yes")
+    assert not ClosedDay.objects.exists()
+    deletions = [query["sql"] for query in queries if query["sql"].startswith('DELETE FROM "leads_closedday"')]
+    assert len(deletions) == 1
