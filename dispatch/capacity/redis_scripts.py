@@ -291,8 +291,13 @@ if ARGV[1] == 'pace' then
   redis.call('SET', name, ARGV[3], 'PX', 120000)
   return 1
 end
-local all = redis.call('LRANGE', name, 0, -1)
-for i = 3, #ARGV do all[#all + 1] = ARGV[i] end
+-- requests that are listed already, because this ran before, are not added again
+local all, listed = redis.call('LRANGE', name, 0, -1), {}
+for i = 1, #all do listed[all[i]] = (listed[all[i]] or 0) + 1 end
+for i = 3, #ARGV do
+  local left = listed[ARGV[i]] or 0
+  if left > 0 then listed[ARGV[i]] = left - 1 else all[#all + 1] = ARGV[i] end
+end
 table.sort(all, function(a, b) return tonumber(a) > tonumber(b) end)
 redis.call('DEL', name)
 for i = 1, #all do redis.call('RPUSH', name, all[i]) end

@@ -261,6 +261,38 @@ def test_data_of_one_lead_that_cannot_be_stored_is_refused(api, data):
     assert not Lead.objects.exists()
 
 
+UNUSABLE = {
+    "due_at before the first year": '"due_at": "0001-01-01T00:00:00+23:59"',
+    "due_at too long ago": '"due_at": "0001-01-01T00:00:00Z"',
+    "due_at too far ahead": '"due_at": "9999-12-31T23:59:59Z"',
+    "data nested too deeply": f'"data": {{"a": {"[" * 70}{"]" * 70}}}',
+    "an integer of 5,000 digits": f'"data": {{"a": {"1" * 5000}}}',
+}
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_an_unusable_line_loses_no_other_line(api, name):
+    lines = (
+        f'{{"phone": "+16025550101"}}, {{"phone": "+16025550102", {UNUSABLE[name]}}}, {{"phone": "+16025550103"}}'
+    )
+    answer = api.post("leads/bulk/", f'{{"campaign": "spring", "leads": [{lines}]}}')
+    assert answer.status_code == 201, answer.content
+    assert (answer.json()["accepted"], answer.json()["rejected"]) == (2, 1)
+    assert answer.json()["results"][1]["error"]
+    assert [str(lead.phone)[-2:] for lead in Lead.objects.order_by("pk")] == ["01", "03"]
+
+
+@pytest.mark.parametrize("due", ["0001-01-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_a_lead_is_due_in_a_year_that_can_be_shown(api, due):
+    answer = api.post("leads/", {"campaign": "spring", "phone": "+16025550101", "due_at": due})
+    assert (answer.status_code, answer.json()["errors"][0]["field"]) == (400, "due_at")
+
+
+def test_a_body_nested_too_deeply_beside_its_lines_is_refused(api):
+    answer = api.post("leads/bulk/", f'{{"campaign": {"[" * 70}{"]" * 70}, "leads": []}}')
+    assert (answer.status_code, answer.json()["errors"][0]["code"]) == (400, "parse_error")
+
+
 @pytest.mark.parametrize("code", ["NaN", "Infinity", "-Infinity"])
 def test_invalid_json_number_is_a_parse_error(api, code):
     answer = api.post(

@@ -19,7 +19,7 @@ MAX_DEPTH = 64
 # A body may have this many lists and objects, and one more for every 32 bytes.
 MAX_CONTAINERS, BYTES_PER_CONTAINER = 60_000, 32
 MAX_VALUES = 3_000_000
-_TOO_DEEP = f"The body is nested too deeply. The maximum is {MAX_DEPTH} levels."
+TOO_DEEP = f"The body is nested too deeply. The maximum is {MAX_DEPTH} levels."
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _TEXT = "Contains a NUL character or half of a surrogate pair."
 
@@ -36,13 +36,21 @@ class PlainJSONParser(JSONParser):
         read = stream.read()
         check_size(read)
         try:
-            value = super().parse(BytesIO(read), media_type, parser_context)
+            value = self.load(read, media_type, parser_context)
         except RecursionError:
-            raise ParseError(_TOO_DEEP) from None
-        if is_too_deep(value):
-            raise ParseError(_TOO_DEEP)
+            raise ParseError(TOO_DEEP) from None
+        self.check_depth(value)
         self.check(value)
         return value
+
+    def load(self, body: bytes, media_type: str | None, parser_context: Mapping[str, Any] | None) -> Any:
+        """Return the value of a body. Raises ParseError and RecursionError."""
+        return super().parse(BytesIO(body), media_type, parser_context)
+
+    def check_depth(self, value: Any) -> None:
+        """Reject a body that is nested too deeply. Raises ParseError."""
+        if is_too_deep(value):
+            raise ParseError(TOO_DEEP)
 
     def check(self, value: Any) -> None:
         """Reject a body that PostgreSQL cannot store. Raises ValidationError."""

@@ -17,7 +17,7 @@ from dispatch.leads.models import (
     Consent,
     Lead,
 )
-from dispatch.leads.models.campaigns import check_purpose
+from dispatch.leads.models.campaigns import check_due_at, check_purpose
 from dispatch.leads.models.consents import check_given_at
 from dispatch.leads.models.scripts import check_disposition
 from dispatch.leads.services.consents import DEFAULT_PURPOSE, NewConsent, consents_of
@@ -62,7 +62,7 @@ class NewLeadSerializer(StrictSerializer):
 
     campaign = OwnedSlugRelatedField("code", queryset=Campaign.objects.select_related("organization"))
     phone = serializers.CharField(max_length=32)
-    due_at = serializers.DateTimeField(required=False, allow_null=True)
+    due_at = serializers.DateTimeField(required=False, allow_null=True, validators=[check_due_at])
     lat = Degrees(90, required=False, allow_null=True)
     lng = Degrees(180, required=False, allow_null=True)
     customer = serializers.SlugField(max_length=64, required=False, allow_blank=True, default="")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator, URLValidator
 from django.db import models
 from django.db.models import Q
@@ -24,6 +26,17 @@ check_purpose = RegexValidator(
     r"^[a-z][a-z0-9_]{0,39}$", "Use lowercase letters, digits and underscores, such as marketing."
 )
 one_key = RegexValidator(r"^[0-9]?$", "One key, 0 to 9.")
+
+# Moments outside of these years cannot be read from PostgreSQL, or not be shown in every time zone.
+FIRST_YEAR, MAX_AHEAD = 1900, timedelta(days=366 * 5)
+
+
+def check_due_at(due_at: datetime) -> None:
+    """Accept when a new lead is due (aware). Raises ValidationError."""
+    if due_at.year < FIRST_YEAR:
+        raise ValidationError(f"Must be after {FIRST_YEAR}.")
+    if due_at > clock.now() + MAX_AHEAD:
+        raise ValidationError("Must be at most five years from now.")
 
 
 def every_day() -> list[int]:

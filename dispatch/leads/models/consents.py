@@ -12,10 +12,9 @@ from phonenumber_field.modelfields import PhoneNumberField
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
-from dispatch.leads.models.campaigns import check_purpose
+from dispatch.leads.models.campaigns import FIRST_YEAR, check_purpose
 
 FUTURE = timedelta(minutes=5)  # by which clocks may differ
-FIRST_YEAR = 1900
 
 
 def check_given_at(given_at: datetime) -> None:
