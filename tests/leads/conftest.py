@@ -1,4 +1,4 @@
-"""Provide the floor of most tests of leads."""
+"""Provide the floors of tests of leads."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import pytest
 
 from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
+from tests.phones import Simulator
+from tests.support.waiting import wait_until
 
 
 @pytest.fixture
@@ -19,3 +21,13 @@ def floor(request: pytest.FixtureRequest, transactional_db: None, settings: Any)
     made = Floor(**marker.kwargs if marker else {})
     yield made
     made.stop()
+
+
+@pytest.fixture
+def twilio_floor(sim: Simulator, app_url: str, settings: Any) -> Iterator[Floor]:
+    """A floor that calls through the simulator. All its calls have to end."""
+    settings.SIMULATOR_URL = sim.base_url
+    made = Floor("twilio", account_sid=sim.account_sid, auth_token=sim.auth_token)
+    yield made
+    made.stop()
+    wait_until(lambda: not sim.open_calls(), message="calls never end")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -28,13 +27,8 @@ ANN, SALES, OTHER = "+16025550101", "+16025550190", "+16025550191"
 
 
 @pytest.fixture
-def floor(sim: Simulator, app_url: str, settings: Any) -> Iterator[Floor]:
-    settings.SIMULATOR_URL = sim.base_url
-    made = Floor("twilio", account_sid=sim.account_sid, auth_token=sim.auth_token)
-    yield made
-    made.stop()
-    wait_until(lambda: not sim.open_calls(), message="calls never end")
-    sim.assert_no_complaints()
+def floor(twilio_floor: Floor) -> Floor:
+    return twilio_floor
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -37,13 +36,8 @@ ANN = "+16025550101"
 
 
 @pytest.fixture
-def floor(sim: Simulator, app_url: str, settings: Any) -> Iterator[Floor]:
-    settings.SIMULATOR_URL = sim.base_url
-    made = Floor("twilio", account_sid=sim.account_sid, auth_token=sim.auth_token)
-    yield made
-    made.stop()
-    wait_until(lambda: not sim.open_calls(), message="calls never end")
-    sim.assert_no_complaints()
+def floor(twilio_floor: Floor) -> Floor:
+    return twilio_floor
 
 
 def agent(floor: Floor, url: str, **fields: Any) -> VoiceAgent:
