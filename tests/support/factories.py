@@ -118,7 +118,7 @@ def pool(of: Organization, **fields: Any) -> DispatchPool:
     """Create a call pool; the organization's first one is its default."""
     n = next(_count)
     first = not DispatchPool.objects.of(of).filter(kind="calls", is_default=True).exists()
-    fields = {"code": f"pool-{n}", "name": f"Pool {n}", "concurrency": 10, "is_default": first, **fields}
+    fields = {"code": f"pool-{n:05}", "name": f"Pool {n}", "concurrency": 10, "is_default": first, **fields}
     return DispatchPool.objects.create(organization=of, **fields)
 
 
