@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from functools import lru_cache
+from typing import Any
 
 # Regions in which five digits are a ZIP code. Elsewhere they have other meanings (10115: Berlin and New York).
 REGIONS = frozenset({"US", "PR", "VI", "GU", "AS", "MP"})
@@ -26,3 +28,14 @@ def zip_position(code: str) -> tuple[float, float, str] | None:
         if (lat, lng) != (0, 0):
             return lat, lng, entry["state"]
     return None
+
+
+def iterate_entries() -> Iterator[dict[str, Any]]:
+    """Yield the library's entries in the order of their codes.
+
+    Its own list of all entries stays in memory for good, with 140 MiB.
+    """
+    import zipcodes
+
+    for prefix in range(100):
+        yield from zipcodes.similar_to(f"{prefix:02}")

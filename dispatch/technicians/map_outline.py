@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 from math import cos, floor, log10, radians
 
-import zipcodes
+from dispatch.core.zips import iterate_entries
 
 WIDTH, HEIGHT, MARGIN = 960, 420, 28
 METERS_PER_DEGREE = 111_195.0
@@ -113,7 +113,7 @@ def _towns() -> tuple[list[tuple[str, float, float]], list[tuple[str, float, flo
     """Return (name, latitude, longitude) of every town, those with most ZIP codes first, and of every ZIP code."""
     spots_by_town: dict[tuple[str, str], list[tuple[float, float]]] = {}
     codes = []
-    for row in zipcodes.list_all():
+    for row in iterate_entries():
         if row.get("lat") and row.get("long") and row["zip_code_type"] == "STANDARD":
             spot = (float(row["lat"]), float(row["long"]))
             spots_by_town.setdefault((row["city"], row["state"]), []).append(spot)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import lru_cache
 from math import cos, radians
+from typing import Any
 
 import phonenumbers
 from phonenumbers import tzdata
+
+from dispatch.core.zips import iterate_entries
 
 _AREA = 5  # length of the beginning of a +1 number in E.164 that identifies its area: +1602
 _SEARCHED_DEGREES = 1  # distance within which the nearest ZIP code is searched for, in cells of one degree
@@ -58,18 +62,15 @@ def states_of(e164: str, lat: float | None, lng: float | None) -> frozenset[str]
     return _states_by_area().get(e164[2:_AREA]) or frozenset().union(*_states_by_area().values())
 
 
-@lru_cache(maxsize=1)
-def _zip_codes() -> list[dict[str, object]]:
-    import zipcodes
-
-    return [entry for entry in zipcodes.list_all() if entry["country"] == "US"]
+def _zip_codes() -> Iterator[dict[str, Any]]:
+    return (entry for entry in iterate_entries() if entry["country"] == "US")
 
 
 @lru_cache(maxsize=1)
 def _states_by_area() -> dict[str, frozenset[str]]:
     states_by_area: dict[str, set[str]] = defaultdict(set)
     for entry in _zip_codes():
-        for area in entry["area_codes"]:  # type: ignore[attr-defined]
+        for area in entry["area_codes"]:
             states_by_area[area].add(str(entry["state"]))
     return {area: frozenset(states) for area, states in states_by_area.items()}
 
