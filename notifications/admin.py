@@ -11,7 +11,7 @@ from typing import Any
 from django import forms
 from django.conf import settings
 from django.contrib import admin
-from django.db import models, transaction
+from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.utils import formats, timezone
@@ -233,10 +233,6 @@ class AuditedAdmin(OwnedAdmin):
         with transaction.atomic():
             self._append_event(request, obj, "removed")
             obj.delete()
-
-    def delete_queryset(self, request: HttpRequest, queryset: models.QuerySet) -> None:
-        for row in queryset:
-            self.delete_model(request, row)
 
     def _append_event(self, request: HttpRequest, row: Any, verb: str, **data: Any) -> None:
         events.append(

@@ -207,12 +207,17 @@ def unavailable(path: str) -> HttpResponse:
 
     Programs get a problem, browsers a page.
     """
-    if path.startswith(_PAGELESS):
-        answer = problem_response(503, Unavailable.default_code, Unavailable.default_detail)
-    else:
-        answer = HttpResponse(loader.render_to_string("503.html"), status=503)
+    answer = _problem_or_page(path, Unavailable)
     answer["Retry-After"] = str(RETRY_AFTER_S)
     return answer
+
+
+def _problem_or_page(path: str, refusal: type[exceptions.APIException]) -> HttpResponse:
+    """Return the refusal with its default text: a problem for programs, a page for browsers."""
+    status_code = refusal.status_code
+    if path.startswith(_PAGELESS):
+        return problem_response(status_code, refusal.default_code, str(refusal.default_detail))
+    return HttpResponse(loader.render_to_string(f"{status_code}.html"), status=status_code)
 
 
 @csrf_exempt  # nothing is changed, and the response must say that the URL is wrong
@@ -261,18 +266,12 @@ def server_error(request: HttpRequest) -> HttpResponseBase:
         return unavailable(request.path_info)
     if is_missing_reference(error):
         log.warning("missing_reference", error=str(error))
-        return _missing_reference(request)
+        return _problem_or_page(request.path_info, MissingReference)
     return (
         problem_response(500, "error", "The request failed.")
         if _is_api(request)
         else defaults.server_error(request)
     )
-
-
-def _missing_reference(request: HttpRequest) -> HttpResponse:
-    if request.path_info.startswith(_PAGELESS):
-        return problem_response(409, MissingReference.default_code, MissingReference.default_detail)
-    return HttpResponse(loader.render_to_string("409.html"), status=409)
 
 
 def _is_api(request: HttpRequest) -> bool:
