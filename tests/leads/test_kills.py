@@ -39,7 +39,7 @@ QUICK = {
     "LEADER_RENEW_S": "0.5",
     "LEADS_HEARTBEAT_S": "0.3",
     "LEADS_WORKER_DEAD_S": "3",
-    "LEADS_CLAIM_LEASE_S": "3",
+    "LEADS_CLAIM_LEASE_S": "8",
     "LEADS_WORKERS_INTERVAL_S": "0.5",
     "LEADS_NEAR_INTERVAL_S": "1",
     "LEADS_RETRY_DELAY_S": "1",
@@ -132,7 +132,7 @@ def _is_taken_over(floor: Floor, sim: Simulator) -> bool:
     unfinished = Lead.objects.exclude(status="finished")
     with running("dispatcher", "--only", LOOPS, env=_quick(sim)) as process:
         wait_until(
-            lambda: not unfinished.exclude(wanted_at__gt=clock.now() + timedelta(seconds=15)).exists(),
+            lambda: not unfinished.exclude(due_at__gt=clock.now() + timedelta(seconds=15)).exists(),
             message=lambda: f"{list(Lead.objects.values_list('status', 'reason'))}\n{process.log()}",
         )
         if unfinished.exists():
