@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import requests
-from django.db import connection
 
 from dispatch.jobs.models import Job, Offer
 from dispatch.telephony.models import Call
@@ -22,6 +21,7 @@ from tests.benchmarks import Result, jobs_ground, jobs_load
 from tests.benchmarks.jobs_site import OURS, Site, running
 from tests.benchmarks.measuring import percentile
 from tests.benchmarks.processes import kinds_of
+from tests.benchmarks.table_statistics import ANALYZED, UNANALYZED, analyze, switch_autovacuum_off
 from tests.benchmarks.whole_counts import counted, statements
 from tests.benchmarks.whole_provider import asked_at
 from tests.support.waiting import wait_until
@@ -31,7 +31,6 @@ FAST, FAST_S = 30, 8.0
 COUNTED = 40
 IDLE_S = 20.0
 LONGEST_S = 90.0
-UNANALYZED = "never analyzed"
 
 
 def run() -> Iterator[Result]:
@@ -40,11 +39,11 @@ def run() -> Iterator[Result]:
     with running(workers=OURS, dispatcher=True, provider=True) as site:
         _live(site, tenants, 10, 3.0)  # every process has done its work before it is measured
         yield from idle(site)
-        for state in (UNANALYZED, "analyzed"):
-            if state != UNANALYZED:
+        for state in (UNANALYZED, ANALYZED):
+            if state == ANALYZED:
                 analyze()
             yield from at_rate(site, tenants, RATE, OVER_S, state)
-        yield from at_rate(site, tenants, FAST, FAST_S, "analyzed", runs=1)
+        yield from at_rate(site, tenants, FAST, FAST_S, ANALYZED, runs=1)
         yield from counts(site, tenants)
 
 
@@ -140,16 +139,3 @@ def _asked(submission_ids: list[int]) -> dict[int, float]:
 def provider_state(site: Site) -> str:
     """What the provider has seen, for a message."""
     return requests.get(f"{site.provider_url}/control/state", timeout=10).text
-
-
-def analyze() -> None:
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE")
-
-
-def switch_autovacuum_off() -> None:
-    """Let nothing but `analyze` analyze the tables."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT format('%I', tablename) FROM pg_tables WHERE schemaname = 'public'")
-        for (table,) in cursor.fetchall():
-            cursor.execute(f"ALTER TABLE {table} SET (autovacuum_enabled = false)")

@@ -19,6 +19,13 @@ from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
 from tests.benchmarks import Result, jobs_site, leads_ground
 from tests.benchmarks.leads_site import LONGEST_S, PROVIDERS, cost, last_finished, running, wait_finished
+from tests.benchmarks.table_statistics import (
+    ANALYZED,
+    UNANALYZED,
+    analyze,
+    switch_autovacuum_off,
+    switch_autovacuum_on,
+)
 from tests.support.waiting import wait_until
 
 COUNT, SIMULATED = 40_000, 1_500
@@ -26,6 +33,9 @@ REQUESTS, LINES = 12, 10_000
 
 
 def run() -> Iterator[Result]:
+    switch_autovacuum_off()
+    yield from throughput("noop-ends", 2, ">= 5000", UNANALYZED)
+    switch_autovacuum_on()
     yield from throughput("noop-ends", 2, ">= 5000")
     yield from throughput("noop-ends", 4, "")
     yield from throughput("noop-20ms", 2, ">= 3000")
@@ -33,7 +43,7 @@ def run() -> Iterator[Result]:
     yield from ingest()
 
 
-def throughput(provider: str, processes: int, target: str) -> Iterator[Result]:
+def throughput(provider: str, processes: int, target: str, state: str = ANALYZED) -> Iterator[Result]:
     """All due at once."""
     tenants = leads_ground.tenants(provider)
     campaigns = [tenant.campaign.pk for tenant in tenants]
@@ -43,13 +53,14 @@ def throughput(provider: str, processes: int, target: str) -> Iterator[Result]:
         leads_ground.put(warm)
         wait_finished(len(warm), campaigns)
         entries = [entry for tenant in tenants for entry in leads_ground.add_leads(tenant, COUNT // len(tenants))]
-        leads_ground.analyze()
+        if state == ANALYZED:
+            analyze()
         with meter:
             began = time.time()
             leads_ground.put(entries)
             wait_finished(len(entries) + len(warm), campaigns)
     last = last_finished(campaigns, len(entries) + len(warm))
-    name = f"{PROVIDERS[provider]}, {processes} processes: due to called and finished"
+    name = f"{PROVIDERS[provider]}, {processes} processes, {state}: due to called and finished"
     yield Result(name, len(entries) / (last - began), "leads/s", target)
     yield from cost(meter.spent, len(entries))
 

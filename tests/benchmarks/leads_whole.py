@@ -16,16 +16,10 @@ from dispatch.core.redis import generation
 from dispatch.telephony.models import Call
 from tests.benchmarks import Result, leads_ground
 from tests.benchmarks.jobs_site import Site, running
-from tests.benchmarks.jobs_whole import (
-    UNANALYZED,
-    analyze,
-    median_and_spread,
-    provider_state,
-    statements_per_unit,
-    switch_autovacuum_off,
-)
+from tests.benchmarks.jobs_whole import median_and_spread, provider_state, statements_per_unit
 from tests.benchmarks.leads_ground import Tenant
 from tests.benchmarks.processes import kinds_of
+from tests.benchmarks.table_statistics import ANALYZED, UNANALYZED, analyze, switch_autovacuum_off
 from tests.benchmarks.whole_counts import counted, statements
 from tests.support.waiting import wait_until
 
@@ -41,8 +35,8 @@ def run() -> Iterator[Result]:
     with running(dispatcher=False, provider=True, dialers=DIALERS) as site:
         for plan in PLANS:
             _call(site, tenants, plan, 40)  # every process has done its work before it is measured
-        for state in (UNANALYZED, "analyzed"):
-            if state != UNANALYZED:
+        for state in (UNANALYZED, ANALYZED):
+            if state == ANALYZED:
                 analyze()
             for plan in PLANS:
                 yield from whole(site, tenants, plan, state)
