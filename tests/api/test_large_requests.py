@@ -29,10 +29,10 @@ from tests.support.tenants import Tenant, ours, world  # noqa: F401
 
 pytestmark = pytest.mark.django_db
 
-MANY = 50_000
+MANY = 20_000
 MAX_ANSWER = 64 * 1024
-# Generous: 50,000 items took 3 seconds before their number was checked first.
-MAX_CPU_SECONDS = 1.0
+# Generous: 20,000 items took more than a second before their number was checked first.
+MAX_CPU_SECONDS = 0.5
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ def refused_cheaply(api: Api, method: str, address: str, body: Any, what: Any) -
     assert spent < MAX_CPU_SECONDS, f"{what}: {spent:.1f} s"
 
 
-def test_every_list_of_the_api_refuses_50000_items_cheaply(document, ours):  # noqa: F811
+def test_every_list_of_the_api_refuses_20000_items_cheaply(document, ours):  # noqa: F811
     api = Api(user=ours.admin)
     tried = set()
     for method, path, schema, example in operations(document):
@@ -116,7 +116,7 @@ def test_every_list_of_the_api_refuses_50000_items_cheaply(document, ours):  # n
     assert len(tried) > 60
 
 
-def test_every_object_of_the_api_refuses_50000_members_cheaply(document, ours):  # noqa: F811
+def test_every_object_of_the_api_refuses_20000_members_cheaply(document, ours):  # noqa: F811
     api = Api(user=ours.admin)
     members = json.dumps({f"m{number}": [] for number in range(MANY)})
     for method, path, schema, example in operations(document):
