@@ -14,6 +14,7 @@ from django.db import InternalError, OperationalError, connection, transaction
 from django.http import HttpRequest, HttpResponse
 from django.urls import include, path
 from psycopg_pool import PoolTimeout
+from psycopg_pool.base import AttemptWithBackoff
 from rest_framework.views import APIView
 from twilio.request_validator import RequestValidator
 
@@ -25,9 +26,10 @@ from dispatch.core.db.postgres import base as postgres
 from dispatch.outbox.models import MessageGroup
 from dispatch.telephony.models import Call
 from tests.api.client import Api
+from tests.soak.reply_cuts import ReplyCutter
 from tests.support import factories
 from tests.support.database import reconnect
-from tests.support.processes import Process, free_port, running
+from tests.support.processes import Process, database_address, free_port, running
 from tests.support.waiting import PATIENCE, wait_until
 from tests.telephony.conftest import Caller, caller, listener
 
@@ -132,16 +134,32 @@ def test_a_pool_that_failed_fails_fast_and_recovers(monkeypatch: pytest.MonkeyPa
     assert time.monotonic() - began < 0.5  # not fifty times the pool's limit
     monkeypatch.undo()
     connection.close_pool()
-
-    def connects() -> bool:
-        try:
-            connection.ensure_connection()
-        except OperationalError:
-            return False
-        return True
-
     wait_until(connects)
     connection.ensure_connection()  # and all requests work again
+
+
+def test_a_pool_connects_soon_after_a_long_outage(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(postgres.breaker, "pause_s", 0.3)
+    monkeypatch.setattr(AttemptWithBackoff, "INITIAL_DELAY", 3600.0)  # as if it had doubled for an hour
+    with ReplyCutter(("127.0.0.1", free_port())) as proxy:  # nothing listens there
+        reconnect()
+        monkeypatch.setitem(connection.settings_dict, "HOST", "127.0.0.1")
+        monkeypatch.setitem(connection.settings_dict, "PORT", str(proxy.port))
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"]["pool"], "timeout", 1)
+        try:
+            assert not connects()
+            proxy.lead_to(database_address())
+            wait_until(connects)
+        finally:
+            reconnect()
+
+
+def connects() -> bool:
+    try:
+        connection.ensure_connection()
+    except OperationalError:
+        return False
+    return True
 
 
 @pytest.fixture

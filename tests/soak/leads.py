@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
 import requests
 from django.conf import settings
@@ -22,7 +21,7 @@ from tests.phones import Simulator
 from tests.soak.reply_cuts import ReplyCutter
 from tests.soak.site import HURRIED, WEB_2, Site, listening_site
 from tests.support.database import crash_server, restart_server
-from tests.support.processes import database_url
+from tests.support.processes import database_address
 from tests.support.waiting import wait_until
 
 DIALERS, WEBS = ("dispatcher 1", "dispatcher 2"), ("web", WEB_2)
@@ -58,7 +57,7 @@ def lead_site(sim: Simulator, folder: Path) -> Iterator[LeadSite]:
         stack.enter_context(many_connections())
         redis = stack.enter_context(own_valkey(folder))
         redis_proxy = stack.enter_context(ReplyCutter(parse_url(redis.url)["path"]))
-        database_proxy = stack.enter_context(ReplyCutter(_database_address()))
+        database_proxy = stack.enter_context(ReplyCutter(database_address()))
         name = connection.settings_dict["NAME"]
         env = {
             **HURRIED, **QUICK,
@@ -84,14 +83,6 @@ def many_connections() -> Iterator[None]:
     finally:
         with connection.cursor() as cursor:
             cursor.execute("ALTER SYSTEM RESET max_connections")
-
-
-def _database_address() -> str | tuple[str, int]:
-    url = urlsplit(database_url("x"))
-    folder = parse_qs(url.query).get("host", [url.hostname or ""])[0]
-    if folder.startswith("/"):
-        return f"{folder}/.s.PGSQL.{url.port or 5432}"
-    return url.hostname or "127.0.0.1", url.port or 5432
 
 
 class LeadTroubles:

@@ -50,6 +50,10 @@ class ReplyCutter:
         with self._lock:
             self._wanted, self._marker = times, marker
 
+    def lead_to(self, address: Address) -> None:
+        """Connect new clients to another server."""
+        self._address = address
+
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         server = self._loop.run_until_complete(asyncio.start_server(self._serve, sock=self._listening))

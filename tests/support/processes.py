@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import parse_qs, urlsplit, urlunsplit
 
 from django.conf import settings
 
@@ -25,6 +25,15 @@ ROOT = Path(__file__).resolve().parents[2]
 def database_url(name: str) -> str:
     """Return the URL of database `name` on the tests' server."""
     return urlunsplit(urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}"))
+
+
+def database_address() -> str | tuple[str, int]:
+    """Return the path of the Unix socket of the tests' PostgreSQL, or its host and port."""
+    url = urlsplit(database_url("x"))
+    folder = parse_qs(url.query).get("host", [url.hostname or ""])[0]
+    if folder.startswith("/"):
+        return f"{folder}/.s.PGSQL.{url.port or 5432}"
+    return url.hostname or "127.0.0.1", url.port or 5432
 
 
 def environment(database: str, **more: str) -> dict[str, str]:

@@ -20,6 +20,9 @@ from dispatch.core.db import pooler, session_limits
 from dispatch.core.db.postgres import former_primary
 
 PAUSE_S = 3.0
+# How long a pool repeats one attempt to connect, with delays that double. The next request starts another attempt.
+# With psycopg's five minutes, a pool would not connect for up to two minutes after an outage of two minutes.
+RECONNECT_S = 4.0
 
 breaker = CircuitBreaker("postgres", PAUSE_S)
 
@@ -53,7 +56,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def pool(self) -> Any:
         """Return the pool, or None. With CONN_HEALTH_CHECKS, it checks connections by `check_unless_quiet`."""
         pool = super().pool
-        if pool is not None and pool._check is not None:
+        if pool is None:
+            return None
+        pool.reconnect_timeout = RECONNECT_S
+        if pool._check is not None:
             pool._check = check_unless_quiet
         return pool
 
