@@ -14,7 +14,7 @@ class LeadsConfig(AppConfig):
 
         from dispatch.core.privacy.personal_data import register
         from dispatch.core.redis import generation
-        from dispatch.leads import eligibility, history, metrics, retention, voice  # noqa: F401
+        from dispatch.leads import checks, eligibility, history, metrics, retention, voice  # noqa: F401
         from dispatch.leads.models import CallingRule, ClosedDay, DispositionRule, Holiday, RetryRule
         from dispatch.leads.personal import PART
         from dispatch.leads.services import reconciliation
