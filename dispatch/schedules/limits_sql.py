@@ -92,6 +92,14 @@ WHERE EXISTS (
 )
 ORDER BY l.id LIMIT %(limit)s
 """
+# One look into the index for each limit, however many runs wait.
+OLDEST_WAIT = """
+SELECT min(w.waits_since) FROM schedules_concurrencylimit l CROSS JOIN LATERAL (
+    SELECT r.waits_since FROM schedules_run r
+    WHERE r.concurrency_limit_id = l.id AND r.waiting_for = 'concurrency' AND r.status = 'retrying'
+    ORDER BY r.waits_since, r.id LIMIT 1
+) w
+"""
 # Runs of these limits that hold a slot, and those that wait for one, of which at most `most` are counted.
 LIMIT_USE = """
 SELECT l.id, l.key, l.max_runs,

@@ -48,6 +48,16 @@ def oldest_running() -> Samples:
     return [((), max(0.0, (clock.now() - first).total_seconds()) if first else 0.0)]
 
 
+@gauge("dispatch_schedules_oldest_slot_wait_seconds", "Waiting time of the oldest run that waits for a slot.")
+def oldest_slot_wait() -> Samples:
+    """Return how long the oldest run has waited for a slot of its concurrency limit, in seconds."""
+    from dispatch.core.db.prepared import fetch_all
+    from dispatch.schedules import limits_sql
+
+    first = fetch_all(limits_sql.OLDEST_WAIT)[0][0]
+    return [((), max(0.0, (clock.now() - first).total_seconds()) if first else 0.0)]
+
+
 @gauge("dispatch_schedules_shards_without_executor", "Shards without an executor.")
 def unheld_shards() -> Samples:
     """Count the shards that no executor holds."""

@@ -184,6 +184,7 @@ SITUATIONS: dict[str, tuple[Series, Series]] = {
     "SchedulesReconcilerStopped": steps("schedules_reconciler"),
     "SchedulesManyRepairs": growth("dispatch_schedules_repaired_total", 10, silent=5),
     "SchedulesFailing": level("dispatch_schedules_failing", 1),
+    "SchedulesWaitForSlots": level("dispatch_schedules_oldest_slot_wait_seconds", 3700, silent=3500),
     "SchedulesBlind": growth('dispatch_gauge_failures_total{gauge="dispatch_schedules_failing"}'),
 }
 PROMTOOL = pytest.mark.skipif(

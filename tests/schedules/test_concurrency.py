@@ -17,6 +17,7 @@ from accounts.models import Organization
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.api.problems import Conflict
 from dispatch.core.models import Event
+from dispatch.schedules import metrics
 from dispatch.schedules.admin import concurrency_limits as limits_admin
 from dispatch.schedules.kinds.base import Assignment, Outcome
 from dispatch.schedules.models import ConcurrencyLimit, Run, Schedule
@@ -119,6 +120,18 @@ def test_at_most_n_run_at_once_and_the_others_wait_in_order(world: World, two: C
     assert states(made) == ["succeeded", "succeeded", "succeeded", "in_progress", "in_progress"]
     world.go()
     assert states(made) == ["succeeded"] * 5
+
+
+def test_the_longest_wait_for_a_slot_is_a_metric(world: World, two: ConcurrencyLimit) -> None:
+    assert metrics.oldest_slot_wait() == [((), 0.0)]
+    due(world, 4, two)
+    claim_due_runs(ALL)
+    clock.travel(3600)
+    ((_, waited),) = metrics.oldest_slot_wait()
+    third = Run.objects.filter(waiting_for="concurrency").earliest("waits_since")
+    assert third.waits_since is not None
+    assert waited == pytest.approx((clock.now() - third.waits_since).total_seconds(), abs=60)
+    assert waited > 3600
 
 
 def test_the_constraint_refuses_a_second_holder_of_a_slot(world: World, two: ConcurrencyLimit) -> None:
