@@ -16,7 +16,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import Any
 
 import structlog
@@ -30,6 +30,7 @@ from dispatch.core.runtime import leader_election, reachability
 from dispatch.core.runtime.leader_election import Election, renew, resign
 from dispatch.core.runtime.loops import Loop, NothingSucceeded, Service
 from dispatch.core.runtime.queues import notification_channel
+from dispatch.core.runtime.step_threads import StepThreads
 
 log = structlog.get_logger(__name__)
 
@@ -105,7 +106,7 @@ class Runner:
         self._elections = {loop.name: Election(f"loop:{loop.name}") for loop in loops if loop.elected}
         self._triggers: dict[str, asyncio.Event] = {}
         self._stopping = asyncio.Event()
-        self._steps = ThreadPoolExecutor(max(1, len(self.loops)), thread_name_prefix="step")
+        self._steps = StepThreads()
         # One thread: renewing and giving up never overlap.
         self._renewals = ThreadPoolExecutor(1, thread_name_prefix="election")
         self._records = {name: _Record() for name in self._elections}
@@ -367,7 +368,7 @@ class Runner:
         except Exception as error:
             log.warning("leadership_release_failed", error=str(error))
 
-    async def _in_thread(self, pool: ThreadPoolExecutor, call: Callable[..., Any], *args: Any) -> Any:
+    async def _in_thread(self, pool: Executor, call: Callable[..., Any], *args: Any) -> Any:
         context = contextvars.copy_context()
         return await asyncio.get_running_loop().run_in_executor(pool, context.run, _fresh, call, *args)
 
