@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
@@ -133,6 +135,19 @@ class OwnedRelatedField(OwnedQuerySetMixin, serializers.PrimaryKeyRelatedField):
         super().fail(key, what=self.what, **kwargs)
 
 
+_found_rows: ContextVar[dict[Hashable, Any] | None] = ContextVar("found_rows", default=None)
+
+
+@contextmanager
+def each_row_found_once() -> Iterator[None]:
+    """Let `OwnedSlugRelatedField` look up each row once in the block, for many bodies that name the same rows."""
+    token = _found_rows.set({})
+    try:
+        yield
+    finally:
+        _found_rows.reset(token)
+
+
 class OwnedSlugRelatedField(OwnedQuerySetMixin, serializers.SlugRelatedField):
     """Reference a row by a field that is unique in its organization, such as `code`.
 
@@ -148,7 +163,19 @@ class OwnedSlugRelatedField(OwnedQuerySetMixin, serializers.SlugRelatedField):
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, (bool, list, dict)):
             self.fail("invalid")
-        return super().to_internal_value(data)
+        found = _found_rows.get()
+        if found is None:
+            return super().to_internal_value(data)
+        request = self.context.get("request")
+        place = self.queryset.model, self.slug_field, getattr(request, "organization", None), str(data)
+        if place not in found:
+            try:
+                found[place] = super().to_internal_value(data)
+            except serializers.ValidationError as error:
+                found[place] = error
+        if isinstance(found[place], serializers.ValidationError):
+            raise serializers.ValidationError(found[place].detail)
+        return found[place]
 
     def fail(self, key: str, **kwargs: Any) -> NoReturn:
         if key == "does_not_exist":

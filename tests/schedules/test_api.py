@@ -6,11 +6,14 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from dispatch.core import clock
+from dispatch.core.events import SYSTEM
 from dispatch.schedules.api.bulk import ImportParser
 from dispatch.schedules.models import BulkImport, Run, Schedule
-from dispatch.schedules.services import bulk_import
+from dispatch.schedules.services import bulk_import, concurrency_limits
 from tests.api.client import Api
 from tests.harness.schedules import World
 from tests.support import factories
@@ -257,6 +260,28 @@ def test_many_schedules_are_created_by_a_worker_with_progress_and_refusals(
     assert Run.objects.filter(status="scheduled").count() == 98
     assert Schedule.objects.order_by("-bulk_row").first().name == "Visit 99"
     assert len(api.get(f"schedules/?bulk={answer.json()['id']}&page_size=200").json()["results"]) == 98
+
+
+def test_rows_of_an_import_that_name_the_same_key_look_it_up_once(
+    api: Api, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_import, "PART", 20)
+    concurrency_limits.create_limit(world.organization.pk, "reports", 2, actor=SYSTEM)
+    stranger = factories.organization()
+    concurrency_limits.create_limit(stranger.pk, "theirs", 2, actor=SYSTEM)
+    rows = [{"name": f"Visit {n}", "concurrency_key": "theirs" if n % 4 == 3 else "reports"} for n in range(20)]
+    answer = api.post(
+        "schedule-imports/",
+        {"defaults": {"kind": "http", "payload": HTTP, "cron": "0 9 * * *"}, "schedules": rows},
+    )
+    with CaptureQueriesContext(connection) as asked:
+        bulk_import.work_part(answer.json()["id"])
+    looked_up = [query for query in asked.captured_queries if 'concurrencylimit"."key" =' in query["sql"]]
+    assert len(looked_up) == 2
+    found = api.get(f"schedule-imports/{answer.json()['id']}/").json()
+    assert (found["created"], found["refused"]) == (15, 5)
+    assert {one["errors"][0]["field"] for one in found["row_errors"]} == {"concurrency_key"}
+    assert all("theirs" in one["errors"][0]["detail"] for one in found["row_errors"])
 
 
 def test_killed_bulk_import_resumes_without_duplicates(

@@ -19,6 +19,7 @@ from django.db import transaction
 from django.db.models import F
 from rest_framework.exceptions import APIException
 
+from accounts.api.base import each_row_found_once
 from accounts.models import Organization
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.api.problems import ProblemFormatter
@@ -97,7 +98,8 @@ def work_part(bulk_id: int) -> bool:
         bulk = BulkImport.objects.select_related("organization").get(pk=bulk_id)
         if bulk.status not in _OPEN:
             return False
-        good, errors = _validate_rows(bulk, part)
+        with each_row_found_once():
+            good, errors = _validate_rows(bulk, part)
         actor = Actor(**bulk.actor)
         create_schedules(
             bulk.organization_id,
