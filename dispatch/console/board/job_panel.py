@@ -223,6 +223,7 @@ def _candidates(job: Job) -> list[dict[str, Any]]:
             "phone": row.technician.phone,
             "rank": row.rank,
             "distance_m": row.distance_m,
+            "travel_s": row.travel_s,
             "reason": row.reason,
             "verdict": _VERDICTS[row.verdict],
             "offers": [_offer(offer) for offer in offers.get(row.technician_id, [])],

@@ -25,7 +25,7 @@ from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
 from dispatch.jobs.rules import DONE_TO, Action, Outcome, status_after
 from dispatch.jobs.rules.duplicates import address_key
 from dispatch.jobs.rules.phrases import join_names
-from dispatch.jobs.services import customer_texts, notices, ranking, slots, transitions
+from dispatch.jobs.services import customer_texts, notices, ranking, slots, transitions, travel
 from dispatch.jobs.services.answers import apply_recorded_answers, apply_recorded_key
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
@@ -118,6 +118,7 @@ def call_next_now(job_id: int, *, actor: Actor, version: int | None = None, note
 
     A job that waits for the end of quiet hours or for its arrival window calls from now on.
     """
+    travel.load_before_action(job_id, is_held=True)
     with locked_for_action(job_id, Action.CALL_NEXT, version) as job:
         slots.withdraw_offers(job, Outcome.SKIPPED, f"{actor.label} called the next technician", actor)
         slots.release_holds(job)
@@ -179,6 +180,7 @@ def resume(job_id: int, *, actor: Actor, version: int | None = None, note: str =
 
     A job that was held back when it was paused is ranked afresh, or held back again.
     """
+    travel.load_before_action(job_id)
     with locked_for_action(job_id, Action.RESUME, version) as job:
         job.paused_at = job.attention_at = job.reminded_at = None
         transitions.append_job_event(job, "job.resumed", actor=actor, note=note)
@@ -233,6 +235,7 @@ def cannot_make_it(
 
     The technician, and those who declined, get no further offer of it. `technician_id`: only if they have it.
     """
+    travel.load_before_action(job_id)
     with locked_for_action(job_id, Action.CANNOT_MAKE_IT, version) as job:
         assert job.technician is not None
         gone = job.technician
@@ -339,6 +342,7 @@ def dispatch_again(
         where = geocoding.geocode(
             lat=location.lat, lng=location.lng, address=address, organization=before.organization
         )
+    travel.load_before_action(job_id, where and (where.lat, where.lng))
     with locked_for_action(job_id, Action.DISPATCH_AGAIN, version) as job:
         if where is not None:
             job.address, job.lat, job.lng, job.position_source = address, where.lat, where.lng, where.source
