@@ -260,6 +260,7 @@ def _entered_values(entered: Any, *, form_of: Action) -> dict[str, Any]:
     if form_of is not Action.ASSIGN:
         return {}
     values = {name: entered[name] for name in ("note", "version") if entered.get(name)}
+    values |= {name: entered[name][:10] for name in WINDOW_FIELDS if entered.get(name)}
     if technician := read_id(entered.get("technician")):
         values["technician"] = technician
     return values

@@ -36,7 +36,7 @@ def build_menu(request: HttpRequest, query: QueryDict, **more: Any) -> dict[str,
     kept = describe_address(query)
     now, display = urlencode(kept), Display.of(query)
     default = services.default_view(request.organization, user)
-    views = [
+    views: list[dict[str, Any]] = [
         {
             "view": view,
             "address": _address_of(view.query),

@@ -101,7 +101,7 @@ def correct(
         if where is None:
             raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
     if is_moved or details is not None:
-        travel.load_before_action(job_id, where and (where.lat, where.lng))
+        travel.load_before_action(job_id, where)
     with locked_for_action(job_id, Action.CORRECT, version) as job:
         if is_moved and job.paused_at is not None:
             raise_illegal_transition(job, "This job is paused, so it can't be moved. Resume it first.")

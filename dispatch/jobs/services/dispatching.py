@@ -256,15 +256,16 @@ def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: N
         expires_at=line_until + timedelta(seconds=policy.answer_timeout_s),
     )
     is_preferred = technician.technician_id == job.preferred_technician_id
-    preferred: dict[str, Any] = {"preferred": True} if is_preferred else {}
+    why: dict[str, Any] = {"preferred": True} if is_preferred else {}
+    if technician.travel_s is not None:
+        why["travel_s"] = technician.travel_s
     event = transitions.event_of_offer(
         offer,
         "offer.made",
         technician=technician.name,
         round=job.round,
         distance_m=technician.distance_m,
-        **preferred,
-        **({} if technician.travel_s is None else {"travel_s": technician.travel_s}),
+        **why,
     )
     fast_rows.insert_row(offer, event)
     if not technicians.begin_offer(technician.technician_id, offer.pk):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dispatch.jobs import policies
+from dispatch.jobs.geocoding import Location
 from dispatch.jobs.models import Job, Submission
 from dispatch.jobs.services.ranking import CONSIDERED, HELD
 from dispatch.technicians import road_times
@@ -50,8 +51,8 @@ def load_before_start(submission: Submission, lat: float, lng: float) -> None:
     )
 
 
-def load_before_action(job_id: int, position: tuple[float, float] | None = None, *, is_held: bool = False) -> None:
-    """Do the same before a person's action that may rank again. `position`: the job's new one, if it is moved.
+def load_before_action(job_id: int, location: Location | None = None, *, is_held: bool = False) -> None:
+    """Do the same before a person's action that may rank again. `location`: the job's new one, if it is moved.
 
     `is_held`: the action ranks only a job that is held back.
     """
@@ -60,6 +61,6 @@ def load_before_action(job_id: int, position: tuple[float, float] | None = None,
     job = Job.objects.select_related("organization").filter(pk=job_id).first()
     if job is None or (is_held and job.waiting_for not in HELD):
         return
-    if position is not None:
-        job.lat, job.lng = position
+    if location is not None:
+        job.lat, job.lng = location.lat, location.lng
     load_road_times(job)
