@@ -61,6 +61,7 @@ def test_a_job_is_dragged_onto_a_technician_and_then_moved(floor: Floor, sign_in
     page.mouse.up()
     expect(page.locator("#id_window_from")).not_to_have_value(_local(floor, before, "%H:%M"))
     page.get_by_role("button", name="Correct").click()
+    expect(page.locator("#ask")).to_have_count(0)
     expect(page.locator("#drawer-body")).to_contain_text("corrected the arrival window")
     assert floor.job(job).window_start < before
 
