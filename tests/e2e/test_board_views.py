@@ -16,7 +16,11 @@ from tests.support import factories as make
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+LARGE, *OTHERS = SCREENS
+SOAKED = [pytest.param(*getattr(one, "values", one), marks=pytest.mark.soak) for one in OTHERS]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [LARGE, *SOAKED])
 def test_view_is_saved_and_opens_first(floor: Floor, sign_in, width, scheme):
     floor.crew("Ann")
     for street in ("1 Main St, Tempe, AZ 85281", "2 Oak St, Mesa, AZ 85201"):
