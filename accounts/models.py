@@ -1,6 +1,6 @@
 """Define Organization, User, Membership, ApiKey, OrganizationLimits and RetentionRule.
 
-`IdentityProvider` is in `sso.models`.
+`IdentityProvider` is in `sso.models`, and `SavedView` and `DefaultView` are in `saved_views.models`.
 """
 
 from __future__ import annotations
@@ -365,4 +365,5 @@ class RetentionRule(OwnedModel):
             )
 
 
+from accounts.saved_views.models import DefaultView, SavedView  # noqa: E402, F401  (Django looks for models here)
 from accounts.sso.models import IdentityProvider  # noqa: E402, F401  (Django looks for models in this module)

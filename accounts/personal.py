@@ -9,9 +9,10 @@ from allauth.mfa.models import Authenticator
 from allauth.socialaccount.models import SocialAccount
 from allauth.usersessions.models import UserSession
 from axes.models import AccessAttempt, AccessLog
+from django.db.models import Q
 
 from accounts import services
-from accounts.models import ApiKey, IdentityProvider, Membership, SecurityMail, User
+from accounts.models import ApiKey, DefaultView, IdentityProvider, Membership, SavedView, SecurityMail, User
 from dispatch.core.events import SYSTEM
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
@@ -55,6 +56,8 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     tables["second_factors"] = personal_data.as_rows(
         Authenticator.objects.filter(user__in=ids), "id", "type", "created_at", "last_used_at"
     )
+    own_views = SavedView.objects.of(person.organization_id).filter(Q(owner__in=ids) | Q(shared_by__in=ids))
+    tables["saved_views"] = personal_data.as_rows(own_views, "id", "name", "query", "created_at")
     return tables
 
 
@@ -99,6 +102,9 @@ def erase(person: DataSubject) -> int:
         Authenticator.objects.filter(user=user).delete()
         SocialAccount.objects.filter(user=user).delete()
         SecurityMail.objects.filter(user=user).delete()
+        SavedView.objects.filter(owner=user).delete()
+        SavedView.objects.filter(shared_by=user).update(shared_by=None)  # the organization keeps shared views
+        DefaultView.objects.filter(user=user).delete()
         for session in UserSession.objects.filter(user=user):
             session.end()  # deletes what the session stores too
         user.save()

@@ -17,6 +17,7 @@ if _worker and os.path.basename(os.environ["DISPATCH_DATA_DIR"]) != _worker:
 os.environ["REDIS_PREFIX"] = f"test-{_worker or 'main'}-{os.getpid()}:"
 os.environ["DB_POOL_SIZE"] = "0"  # the pool below is for this process; its children choose for themselves
 os.environ.setdefault("LOG_LEVEL", "WARNING")
+os.environ["OSRM_URL"] = ""
 os.environ["MAP_TILES_URL"] = ""  # tests load nothing from other hosts
 os.environ.setdefault("REDIS_TIMEOUT_S", "20")  # a slow machine is not an outage
 

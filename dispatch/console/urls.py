@@ -3,7 +3,7 @@
 from django.urls import include, path
 
 from dispatch.console import page_context
-from dispatch.console.board import bulk, job_panel, new_job, thread, views
+from dispatch.console.board import bulk, job_panel, new_job, saved_views, thread, views
 from dispatch.console.reports import views as reports
 from dispatch.console.timeline import views as timeline
 
@@ -17,6 +17,8 @@ urlpatterns = [
     path("board/changes/", views.changes, name="changes"),
     path("board/columns/<slug:name>/", views.column, name="column"),
     path("board/selected/", bulk.handle_selected, name="selected"),
+    path("board/views/", saved_views.show_menu, name="views"),
+    path("board/views/<int:view_id>/", saved_views.change_view, name="view"),
     path("board/claims/", views.claim_item, name="claim"),
     path("board/crew/", views.technician_strip_view, name="crew"),
     path("board/crew/<int:technician_id>/back/", views.resume_technician, name="call_back"),

@@ -102,6 +102,8 @@ class ActionForm(forms.Form):
                 label="Assign anyway",
                 help_text="Even if off duty, too far away or at their limit.",
             )
+            if "window_day" in (self.data or self.initial):  # dropped at a time on the timeline
+                add_window_fields(self, job.organization.time_zone, job.arrival_window)
         if action is Action.DISPATCH_AGAIN:
             self.fields["address"] = forms.CharField(
                 required=False, max_length=300, initial=job.address, help_text="Correct the address if it's wrong."
@@ -173,6 +175,8 @@ class ActionForm(forms.Form):
                 clean_window(self, values)
             if "notes" in values:
                 values["notes"] = normalize_newlines(values["notes"])  # browsers send CRLF
+        if self.action is Action.ASSIGN and "window_day" in self.fields:
+            clean_window(self, values)
         return values
 
     def show_current(self, job: Job) -> None:
@@ -225,7 +229,12 @@ def perform_action(action: Action, job: Job, values: dict[str, Any], actor: Acto
     note = {"note": values.get("note", "")}
     if action is Action.ASSIGN:
         result = services.assign(
-            job.pk, values["technician"].pk, confirm_unfit=values["confirm_unfit"], **decision, **note
+            job.pk,
+            values["technician"].pk,
+            confirm_unfit=values["confirm_unfit"],
+            window=values.get("window"),
+            **decision,
+            **note,
         )
         return ActionResult(result.assigned, result.warnings)
     simple: dict[Action, Callable[..., Any]] = {

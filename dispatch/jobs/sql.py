@@ -177,9 +177,9 @@ def find_duplicate(job: Job, since: datetime) -> int | None:
 
 _WRITE_CANDIDATES = """
 INSERT INTO jobs_candidate
-    (organization_id, job_id, skipped_round, technician_id, rank, verdict, reason, distance_m, score)
+    (organization_id, job_id, skipped_round, technician_id, rank, verdict, reason, distance_m, score, travel_s)
 SELECT %s::bigint, %s::bigint, 0, *
-FROM unnest(%s::bigint[], %s::smallint[], %s::text[], %s::text[], %s::integer[], %s::float8[])
+FROM unnest(%s::bigint[], %s::smallint[], %s::text[], %s::text[], %s::integer[], %s::float8[], %s::integer[])
 """
 
 
@@ -193,6 +193,7 @@ class CandidateRow(NamedTuple):
     pk: int
     reason: str
     distance_m: int
+    travel_s: int | None = None
 
 
 class OfferRow(NamedTuple):
@@ -211,7 +212,7 @@ class OfferRow(NamedTuple):
 
 
 _CANDIDATES = """
-SELECT technician_id, rank, verdict, skipped_round, id, reason, distance_m FROM jobs_candidate
+SELECT technician_id, rank, verdict, skipped_round, id, reason, distance_m, travel_s FROM jobs_candidate
 WHERE job_id = %s ORDER BY rank
 """
 _OFFERS = """
@@ -316,14 +317,16 @@ def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:
         [candidate.technician.reason[:160] for candidate in ranked],
         [candidate.technician.distance_m for candidate in ranked],
         [candidate.score for candidate in ranked],
+        [candidate.technician.travel_s for candidate in ranked],
     ]
     prepared.execute(_WRITE_CANDIDATES, [job.organization_id, job.pk, *columns])
 
 
 _UPDATE_CANDIDATES = """
-UPDATE jobs_candidate c SET verdict = v.verdict, reason = v.reason, distance_m = v.distance_m, score = v.score
-FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::integer[], %s::float8[])
-    AS v (technician_id, verdict, reason, distance_m, score)
+UPDATE jobs_candidate c
+SET verdict = v.verdict, reason = v.reason, distance_m = v.distance_m, score = v.score, travel_s = v.travel_s
+FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::integer[], %s::float8[], %s::integer[])
+    AS v (technician_id, verdict, reason, distance_m, score, travel_s)
 WHERE c.job_id = %s::bigint AND c.technician_id = v.technician_id
 """
 
@@ -336,6 +339,7 @@ def update_candidates(job: Job, checked: Sequence[Ranked[Nearby]]) -> None:
         [candidate.technician.reason[:160] for candidate in checked],
         [candidate.technician.distance_m for candidate in checked],
         [candidate.score for candidate in checked],
+        [candidate.technician.travel_s for candidate in checked],
     ]
     prepared.execute(_UPDATE_CANDIDATES, [*columns, job.pk])
 

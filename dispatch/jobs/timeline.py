@@ -13,6 +13,7 @@ from django.db.models import Q
 from dispatch.core.models import Event
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules.phrases import join_names
+from dispatch.technicians.rules import road_words
 from dispatch.telephony.models import Call, Text
 
 Data = dict[str, Any]
@@ -46,6 +47,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.offering": lambda d: (
         f"found {_count(d, 'eligible technician')} of {d.get('considered', 0)}"
         + _of(d, "radius_words", " within {}")
+        + _measure(d)
         + _of(d, "preferred", "; the customer's preferred technician {} is not called first")
         + _of(d, "preferred_reason", ": {}")
         + _of(d, "at_once", "; {} technicians are called at once")
@@ -57,6 +59,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.round": lambda d: (
         f"started round {d.get('round')} of {d.get('rounds')}"
         + _of(d, "radius_words", f" within {{}}: {_count(d, 'more eligible technician')}")
+        + _measure(d)
     ),
     "job.skipped": lambda d: f"skipped {_who(d)}" + _of(d, "reason", ": {}"),
     "job.waiting": lambda d: _WAITS.get(
@@ -143,7 +146,7 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.alert_returned": lambda d: f"raised the alert again: {d.get('by')} acknowledged it, but nothing happened",
     "job.alert_settled": lambda d: "closed the alert" + _of(d, "how", ": {}"),
     "offer.made": lambda d: (
-        f"offered the job to {_who(d)} (attempt {d.get('attempt')})"
+        f"offered the job to {_who(d)} (attempt {d.get('attempt')}{_drive(d)})"
         + _of(d, "preferred", ", the customer's preferred technician")
     ),
     "offer.ringing": lambda d: f"is calling {_who(d)}",
@@ -364,6 +367,20 @@ def _count(data: Data, noun: str) -> str:
     """Return the number of eligible technicians with its noun."""
     number = data.get("fit", 0)
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _measure(data: Data) -> str:
+    """Return by what the eligible technicians were ranked, if there is an OSRM server."""
+    if (ranked := data.get("ranked")) is None:
+        return ""
+    by_road = data.get("by_road", 0)
+    if not by_road:
+        return ", ranked by straight lines because no drives by road were known"
+    return ", ranked by minutes by road" + (f" ({by_road} of {ranked} known)" if by_road < ranked else "")
+
+
+def _drive(data: Data) -> str:
+    return "" if data.get("travel_s") is None else f", {road_words(data['travel_s'])}"
 
 
 def _by_phone(data: Data) -> str:

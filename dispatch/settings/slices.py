@@ -214,6 +214,9 @@ REPLAY_LIST_INTERVAL_S = env.float("REPLAY_LIST_INTERVAL_S", default=60.0)
 # The geopy geocoder for addresses without a known ZIP code ("" = none), and its arguments as JSON.
 GEOCODER = env.str("GEOCODER", default="")
 GEOCODER_CONFIG = env.json("GEOCODER_CONFIG", default={})
+# The OSRM-compatible server for drives by road ("" = none: straight lines), and how long a ranking waits for it.
+OSRM_URL = env.str("OSRM_URL", default="").strip()
+OSRM_TIMEOUT_S = env.float("OSRM_TIMEOUT_S", default=1.0)
 
 # --- Loops (seconds) ------------------------------------------------------------------------------------------
 LEADER_LEASE_S = env.float("LEADER_LEASE_S", default=5.0)

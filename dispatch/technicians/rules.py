@@ -48,7 +48,8 @@ class Facts:
     """The facts behind the text of a reason.
 
     Distances are in meters. `local_now`: the time in the shifts' time zone. `hours`: spans of the week (see
-    `week_spans`). `missing`: names of the missing skills. `misses`: missed calls in a row.
+    `week_spans`). `missing`: names of the missing skills. `misses`: missed calls in a row. `travel_s`: the drive
+    in seconds, if known.
     """
 
     distance_m: int
@@ -62,6 +63,7 @@ class Facts:
     hours: tuple[tuple[int, int], ...] | None
     local_now: datetime
     misses: int = 0
+    travel_s: int | None = None
 
 
 def verdict_of(code: str) -> str:
@@ -73,9 +75,9 @@ def reason_words(code: str, facts: Facts) -> str:
     """Return the reason for dispatchers in at most 160 characters, such as "12 km, qualified"."""
     match code:
         case "fit":
-            words = distance_words(facts.distance_m, facts.unit) + (", qualified" if facts.needs_skill else "")
+            words = _way_words(facts) + (", qualified" if facts.needs_skill else "")
         case "on_another_offer":
-            words = f"{distance_words(facts.distance_m, facts.unit)}, has another offer"
+            words = f"{_way_words(facts)}, has another offer"
         case "out_of_radius":
             words = f"{_beyond(facts.radius_m, facts)} outside the radius"
         case "own_radius":
@@ -110,6 +112,23 @@ def distance_words(meters: float, unit: str) -> str:
     """Return a distance in the unit `mi` or `km`: one decimal below ten, none above."""
     value = meters / _METERS[unit]
     return f"{value:.1f} {unit}" if value < 9.95 else f"{value:.0f} {unit}"
+
+
+def road_words(seconds: int) -> str:
+    """Return a drive such as "12 min by road" or "1 h 5 min by road"."""
+    minutes = max(1, round(seconds / 60))
+    hours, rest = divmod(minutes, 60)
+    words = f"{minutes} min" if not hours else f"{hours} h {rest} min" if rest else f"{hours} h"
+    return f"{words} by road"
+
+
+def travel_words(meters: float, unit: str, travel_s: int | None) -> str:
+    """Return how far away a technician is, and which measure it is: the drive if known, else the straight line."""
+    return road_words(travel_s) if travel_s is not None else f"{distance_words(meters, unit)} straight line"
+
+
+def _way_words(facts: Facts) -> str:
+    return distance_words(facts.distance_m, facts.unit) if facts.travel_s is None else road_words(facts.travel_s)
 
 
 def _beyond(radius_m: int, facts: Facts) -> str:

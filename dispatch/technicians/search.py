@@ -12,18 +12,19 @@ from zoneinfo import ZoneInfo
 from accounts.models import Organization
 from dispatch.core import clock
 from dispatch.core.db import prepared
-from dispatch.technicians import rules, sql
+from dispatch.technicians import road_times, rules, sql
 from dispatch.technicians.fields import spans_of
 from dispatch.technicians.h3_cells import spans_around
 from dispatch.technicians.models import Skill, Technician
+from dispatch.technicians.road_times import Position
 
 
 @dataclass(frozen=True)
 class Nearby:
     """A technician relative to a location.
 
-    `distance_m` is in meters. `verdict` is `in`, `deferred` or `out`. `code` is a reason code of `rules`; `reason`
-    is its text in the organization's unit.
+    `distance_m` is in meters, as a straight line; `travel_s` is the drive in seconds, if known. `verdict` is `in`,
+    `deferred` or `out`. `code` is a reason code of `rules`; `reason` is its text in the organization's unit.
     """
 
     technician_id: int
@@ -41,6 +42,7 @@ class Nearby:
     code: str
     reason: str
     skill_ids: tuple[int, ...] = ()
+    travel_s: int | None = None
 
     @property
     def is_in(self) -> bool:
@@ -116,7 +118,7 @@ def find_nearby(
     rows = [_Row(*columns[:-1]) for columns in results]
     for row in rows:
         rest[row.code] -= 1
-    considered = _describe_rows(rows, organization, radius_m, required, now)
+    considered = _describe_rows(rows, organization, Position(lat, lng), radius_m, required, now)
     return NearResult(considered, {code: count for code, count in sorted(rest.items()) if count})
 
 
@@ -129,11 +131,13 @@ def check_fitness(
     skill_ids: Iterable[int],
     organization: Organization | None = None,
     lock: bool = False,
+    ranked: tuple[int, int | None] | None = None,
 ) -> Nearby:
     """Return one technician with their current eligibility, by the rules of the search.
 
     With `lock`, their row stays locked until the end of the caller's transaction. `organization`: the technician's
-    organization, to save a query. Raises Technician.DoesNotExist.
+    organization, to save a query. `ranked`: their distance and drive in an earlier ranking; the drive counts
+    unless they have moved. Raises Technician.DoesNotExist.
     """
     required = sorted(set(skill_ids))
     if organization is None:
@@ -146,7 +150,34 @@ def check_fitness(
     results = _run(sql.ONE_LOCKED if lock else sql.ONE, {"technician_id": technician_id, **parameters})
     if not results:
         raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
-    return _describe_rows([_Row(*results[0])], organization, radius_m, required, now)[0]
+    return _describe_rows([_Row(*results[0])], organization, Position(lat, lng), radius_m, required, now, ranked)[
+        0
+    ]
+
+
+def load_road_times(
+    organization: Organization,
+    lat: float,
+    lng: float,
+    *,
+    radius_m: int,
+    skill_ids: Iterable[int],
+    limit: int = 50,
+    also: int | None = None,
+) -> None:
+    """Ask the OSRM server, if there is one, for the drives that a ranking of these technicians needs.
+
+    `also`: the id of a technician of the organization who is ranked in any case. Call it outside any transaction;
+    it raises nothing that a search does not raise.
+    """
+    if not road_times.may_ask():
+        return
+    nearby = find_nearby(organization, lat, lng, radius_m=radius_m, skill_ids=skill_ids, limit=limit).considered
+    positions = [Position(one.lat, one.lng) for one in nearby]
+    if also is not None and all(one.technician_id != also for one in nearby):
+        rows = Technician.objects.of(organization).filter(pk=also).values_list("lat", "lng")
+        positions += [Position(*row) for row in rows]
+    road_times.load(positions, Position(lat, lng))
 
 
 def load_activities(organization: Organization, most: int) -> tuple[dict[str, int], list[TechnicianActivity]]:
@@ -175,12 +206,19 @@ def _run(statement: str, parameters: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _describe_rows(
-    rows: list[_Row], organization: Organization, radius_m: int, required: list[int], now: datetime
+    rows: list[_Row],
+    organization: Organization,
+    place: Position,
+    radius_m: int,
+    required: list[int],
+    now: datetime,
+    ranked: tuple[int, int | None] | None = None,
 ) -> list[Nearby]:
     here = now.astimezone(ZoneInfo(organization.time_zone))
     names: dict[int, str] = {}
     if any(row.code == rules.LACKS_SKILL for row in rows):
         names = dict(Skill.objects.filter(pk__in=required).values_list("pk", "name"))
+    drives = [_find_drive(row, place, ranked) for row in rows]
     return [
         Nearby(
             technician_id=row.id,
@@ -210,9 +248,19 @@ def _describe_rows(
                     missing=tuple(names[pk] for pk in required if pk in names and pk not in row.skill_ids),
                     hours=spans_of(row.hours),
                     local_now=now.astimezone(ZoneInfo(row.time_zone)) if row.time_zone else here,
+                    travel_s=travel_s,
                 ),
             ),
             skill_ids=tuple(row.skill_ids),
+            travel_s=travel_s,
         )
-        for row in rows
+        for row, travel_s in zip(rows, drives, strict=True)
     ]
+
+
+def _find_drive(row: _Row, place: Position, ranked: tuple[int, int | None] | None) -> int | None:
+    """Return the drive of a technician in seconds, if it is known or they were ranked where they are now."""
+    known = road_times.known_s(Position(row.lat, row.lng), place)
+    if known is None and ranked is not None and ranked[0] == round(row.distance_m):
+        return ranked[1]
+    return known

@@ -22,7 +22,7 @@ from dispatch.core.events import Actor
 from dispatch.technicians import rules, sql
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.technicians.pins import check_pin, is_pin_locked, set_pin
-from dispatch.technicians.search import Nearby, NearResult, check_fitness, find_nearby
+from dispatch.technicians.search import Nearby, NearResult, check_fitness, find_nearby, load_road_times
 
 __all__ = [
     "NearResult",
@@ -36,6 +36,7 @@ __all__ = [
     "find_nearby",
     "find_unlocked",
     "is_pin_locked",
+    "load_road_times",
     "lock_free",
     "lock_technicians",
     "record_answered_call",

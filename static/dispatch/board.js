@@ -43,6 +43,8 @@
     return kept;
   }
 
+  function isFiltered() { return [...filters().keys()].some((name) => !["layout", "columns", "view", "show"].includes(name)); }
+
   function address(changed) {
     const query = params();
     for (const [name, value] of Object.entries(changed)) {
@@ -112,7 +114,11 @@
     markOpen();
   }
 
-  function sessionTab() { return D.stored("tab", "calling"); }
+  function sessionTab() {
+    const tabs = [...document.querySelectorAll("[data-tab]:not([hidden])")].map((tab) => tab.dataset.tab);
+    const stored = D.stored("tab", "calling");
+    return tabs.includes(stored) ? stored : tabs[0];
+  }
 
   function showTab(name) {
     for (const tab of document.querySelectorAll("[data-tab]")) tab.setAttribute("aria-pressed", String(tab.dataset.tab === name));
@@ -502,9 +508,12 @@
       if (event.detail.target?.id === "crew-slot") return restoreCrew(event.detail.target);
       if (["thread", "thread-list", "drawer-slot"].includes(event.detail.target?.id)) threadSettled();
       if (event.target.id === "drawer-slot" || event.detail.target?.id === "drawer-slot") settled(document.getElementById("drawer-slot"));
-      else if (event.detail.target?.id === "lists" || event.target.id === "lists") {
+      else if (event.detail.target?.id === "views-menu") {
+        if (document.activeElement === document.body) document.querySelector("#views > summary").focus(); // the button is gone
+      } else if (event.detail.target?.id === "lists" || event.target.id === "lists") {
         bind();
-        document.getElementById("clear").hidden = !filters().toString();
+        document.getElementById("clear").hidden = !isFiltered();
+        window.htmx.trigger("#views", "refresh"); // its links and its form are about the filters in the address
         drawMapSoon();
       } else if (event.target.closest?.("#lists")) markOpen();
     });

@@ -257,12 +257,24 @@
     tidy(done);
     if (!done.target || done.time === null) return;
     if (done.resizes) open(done.job, { act: "correct", query: `?expected_minutes=${done.length}` });
-    else if (done.target !== done.row) open(done.job, { act: "assign", query: `?technician=${done.target.dataset.technician}` });
-    else if (Math.abs(done.time - Number(done.part.dataset.start)) >= STEP_MIN * 60) {
-      const minutes = Number(done.part.dataset.windowMinutes) || 60;
-      const query = new URLSearchParams({ window_day: day(done.time), window_from: clock(done.time), window_until: clock(done.time + minutes * 60) });
-      open(done.job, { act: "correct", query: `?${query}` });
+    else if (done.target !== done.row) {
+      const window = isMoved(done) && !hasEnded(done) ? windowAt(done) : {};
+      open(done.job, { act: "assign", query: `?${new URLSearchParams({ technician: done.target.dataset.technician, ...window })}` });
+    } else if (isMoved(done)) {
+      open(done.job, { act: "correct", query: `?${new URLSearchParams(windowAt(done))}` });
     }
+  }
+
+  /* A job from the tray has no time yet. */
+  function isMoved(done) { return !done.part.dataset.start || Math.abs(done.time - Number(done.part.dataset.start)) >= STEP_MIN * 60; }
+
+  function windowMinutes(done) { return Number(done.part.dataset.windowMinutes) || 60; }
+
+  function hasEnded(done) { return (done.time + windowMinutes(done) * 60) * SECOND <= D.now(); }
+
+  /* The arrival window that begins where the job was dropped. */
+  function windowAt(done) {
+    return { window_day: day(done.time), window_from: clock(done.time), window_until: clock(done.time + windowMinutes(done) * 60) };
   }
 
   /* Ignore the click that follows the release of a drag. */

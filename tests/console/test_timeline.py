@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, date, datetime, time, timedelta
+from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -13,6 +14,7 @@ from dispatch.console.timeline import plan
 from dispatch.core import clock
 from dispatch.jobs import services
 from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.timeline import load_timeline
 from dispatch.technicians.models import Shift, Technician
 from tests.jobs.test_quiet_hours import travel_to
 from tests.jobs.test_threads import MARIA, Desk
@@ -230,3 +232,74 @@ def test_queries_do_not_grow_with_the_jobs(desk, django_assert_max_num_queries):
         today_of(desk)
         plan.load_unassigned(desk.organization, TODAY, TODAY + timedelta(days=1))
     assert Job.objects.filter(status="assigned").count() == 3
+
+
+# --- a drop sets the arrival window ------------------------------------------------------------------------------
+
+
+def dropped(desk: Desk, job: Job, begin: str, end: str, **more: str):
+    """Confirm the form that a drop on Ann at this time of today opens."""
+    at_time = {"window_day": str(TODAY), "window_from": begin, "window_until": end}
+    client, address = factories.browser(desk.maria), reverse("console:act", args=[job.pk, "assign"])
+    query = urlencode({"technician": desk.ann.pk, **at_time})
+    form = client.get(f"{address}?{query}", headers={"HX-Request": "true"}).content.decode()
+    assert f'name="window_from" value="{begin}"' in form
+    assert re.search(rf'value="{desk.ann.pk}" required checked', form)
+    job.refresh_from_db()
+    sent = {"version": str(job.version), "technician": str(desk.ann.pk), **at_time, **more}
+    return client.post(address, sent, headers={"HX-Request": "true"})
+
+
+def test_job_dropped_at_a_time_gets_that_window(desk):
+    job = desk.job()
+    assert dropped(desk, job, "14:00", "15:30").status_code == 200
+    job.refresh_from_db()
+    assert (job.status, job.technician, job.window_start, job.window_end) == (
+        "assigned",
+        desk.ann,
+        at(14),
+        at(15, 30),
+    )
+    bar = only_bar(desk)
+    assert bar.start == at(14)
+    said = [entry.did for entry in load_timeline(job) if entry.kind == "job.corrected"]
+    assert said == ["corrected the arrival window: 14:00–15:30"]
+    assert job.attention_at == at(15, 30), "a job that is not started in its window needs attention"
+
+
+def test_window_that_the_drop_keeps_is_no_correction(desk):
+    job = desk.job(window_start=at(14), window_end=at(16))
+    dropped(desk, job, "14:00", "16:00")
+    job.refresh_from_db()
+    assert (job.status, job.window_start) == ("assigned", at(14))
+    assert not [entry for entry in load_timeline(job) if entry.kind == "job.corrected"]
+
+
+def test_drop_in_the_past_changes_nothing(desk):
+    job = desk.job()
+    answer = dropped(desk, job, "07:00", "08:00")
+    assert answer.status_code == 422
+    assert "The arrival window is in the past." in answer.content.decode()
+    job.refresh_from_db()
+    assert (job.status, job.window_start) == ("dispatching", None)
+
+
+def test_window_is_set_only_with_the_assignment(desk):
+    services.cancel(desk.assigned().pk, "mistake", actor=MARIA)
+    Technician.objects.filter(pk=desk.ann.pk).update(on_duty=False)
+    job = desk.job()
+    assert "Assign anyway" in dropped(desk, job, "14:00", "15:00").content.decode()
+    job.refresh_from_db()
+    assert (job.technician, job.window_start) == (None, None)
+    assert dropped(desk, job, "14:00", "15:00", confirm_unfit="on").status_code == 200
+    job.refresh_from_db()
+    assert (job.technician, job.window_start) == (desk.ann, at(14))
+
+
+def test_assigning_without_a_time_keeps_the_window(desk):
+    job = desk.job(window_start=at(14), window_end=at(16))
+    client, address = factories.browser(desk.maria), reverse("console:act", args=[job.pk, "assign"])
+    assert "window_from" not in client.get(address, headers={"HX-Request": "true"}).content.decode()
+    client.post(address, {"version": str(job.version), "technician": str(desk.ann.pk)})
+    job.refresh_from_db()
+    assert (job.technician, job.window_start, job.window_end) == (desk.ann, at(14), at(16))

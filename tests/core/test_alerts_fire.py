@@ -117,6 +117,7 @@ SITUATIONS: dict[str, tuple[Series, Series]] = {
         {'dispatch_reader_failed_events{reader="outbox", state="retrying"}': "1x180"},
     ),
     "RedisFailing": growth('dispatch_circuit_failures_total{server="r:6379"}', 30, silent=1),
+    "RoadTimesFailing": growth('dispatch_circuit_failures_total{server="osrm"}', 2, silent=0.2),
     "CallsOfUnknownOutcome": level("dispatch_calls_oldest_unknown_seconds", 700, silent=500),
     "ProviderAccountOut": level('dispatch_provider_accounts_out{outage="refused"}', 1),
     "HostCutOff": level("dispatch_hosts_cut_off", 1),

@@ -47,10 +47,12 @@ def test_a_job_is_dragged_onto_a_technician_and_then_moved(floor: Floor, sign_in
     page.mouse.up()
     ask = page.locator("#ask")
     expect(ask.get_by_label("Bob")).to_be_checked()
+    dropped_at = ask.locator("#id_window_from").input_value()
     ask.get_by_role("button", name="Assign").click()
     bar = page.locator(f'.technician[data-technician="{bob.pk}"] .bar-job')
     expect(bar).to_have_count(1)
     assert floor.job(job).technician == bob
+    assert _local(floor, floor.job(job).window_start, "%H:%M") == dropped_at
     page.keyboard.press("Escape")
     expect(page.locator("#drawer")).to_have_count(0)
     before = floor.job(job).window_start
@@ -59,6 +61,7 @@ def test_a_job_is_dragged_onto_a_technician_and_then_moved(floor: Floor, sign_in
     page.mouse.up()
     expect(page.locator("#id_window_from")).not_to_have_value(_local(floor, before, "%H:%M"))
     page.get_by_role("button", name="Correct").click()
+    expect(page.locator("#ask")).to_have_count(0)
     expect(page.locator("#drawer-body")).to_contain_text("corrected the arrival window")
     assert floor.job(job).window_start < before
 

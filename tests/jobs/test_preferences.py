@@ -38,6 +38,7 @@ class Someone:
     open_jobs: int = 0
     max_open_jobs: int = 1
     last_offered_at: datetime | None = None
+    travel_s: int | None = None
 
 
 def order(people: list[Someone], preferences: Preferences, policy: CascadePolicy = POLICY) -> list[int]:

@@ -27,6 +27,7 @@ class Someone:
     max_open_jobs: int = 1
     last_offered_at: datetime | None = None
     skill_ids: tuple[int, ...] = ()
+    travel_s: int | None = None
 
 
 def order(people, policy=POLICY) -> list[int]:
@@ -60,6 +61,36 @@ def test_ineligible_technicians_come_last():
     assert order([Someone(1, verdict="out", distance_m=10), Someone(2, distance_m=30_000)]) == [2, 1]
 
 
+def test_shorter_drive_comes_before_the_shorter_line():
+    across_the_river = Someone(1, distance_m=3000, travel_s=1500)
+    assert order([across_the_river, Someone(2, distance_m=8000, travel_s=600)]) == [2, 1]
+    assert order([across_the_river, Someone(2, distance_m=8000)]) == [1, 2], "one drive alone says nothing"
+
+
+def test_unknown_drives_rank_at_the_typical_speed():
+    known = [Someone(1, distance_m=6000, travel_s=600), Someone(2, distance_m=12_000, travel_s=1200)]
+    assert order([*known, Someone(3, distance_m=9000)]) == [1, 3, 2]
+    strange = Someone(4, distance_m=10, travel_s=600_000)
+    assert order([*known, Someone(3, distance_m=9000), strange]) == [1, 3, 2, 4]
+
+
+def test_drives_change_neither_who_is_eligible_nor_the_other_weights():
+    loaded = Someone(1, distance_m=9000, travel_s=300, open_jobs=4, max_open_jobs=5)
+    free, out = Someone(2, distance_m=9000, travel_s=900), Someone(3, verdict="out", distance_m=10, travel_s=1)
+    assert order([out, loaded, free]) == [2, 1, 3]
+
+
+def test_drives_of_no_time_are_no_speed():
+    assert order([Someone(2, distance_m=0, travel_s=0), Someone(1, distance_m=0, travel_s=0)]) == [1, 2]
+
+
+@given(st.lists(st.tuples(st.integers(1, 50_000), st.integers(1, 10_000)), max_size=20))
+def test_equally_free_technicians_are_called_by_their_minutes(trips):
+    crew = [Someone(nth, distance_m=far, travel_s=drive) for nth, (far, drive) in enumerate(trips)]
+    ranked = rules.rank_candidates(POLICY, crew, NOW)
+    assert [place.technician.travel_s for place in ranked] == sorted(drive for _, drive in trips)
+
+
 people = st.lists(
     st.builds(
         Someone,
@@ -69,6 +100,7 @@ people = st.lists(
         open_jobs=st.integers(0, 5),
         max_open_jobs=st.integers(0, 5),
         last_offered_at=st.none() | st.timedeltas(timedelta(), timedelta(hours=3)).map(lambda ago: NOW - ago),
+        travel_s=st.none() | st.integers(0, 90_000),
     ),
     unique_by=lambda one: one.technician_id,
     max_size=50,

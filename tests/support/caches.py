@@ -17,6 +17,7 @@ from dispatch.leads import loops as leads_loops
 from dispatch.leads.services import claims
 from dispatch.outbox import direct_delivery
 from dispatch.schedules import exclusion_cache
+from dispatch.technicians import road_times
 from dispatch.telephony.providers.backoff import backoff
 from notifications import live_updates
 from notifications import loops as notifications_loops
@@ -44,3 +45,4 @@ def as_if_just_started() -> None:
     reachability.reset()
     direct_delivery.close()
     exclusion_cache.reset()
+    road_times.reset()

@@ -223,6 +223,7 @@ def _candidates(job: Job) -> list[dict[str, Any]]:
             "phone": row.technician.phone,
             "rank": row.rank,
             "distance_m": row.distance_m,
+            "travel_s": row.travel_s,
             "reason": row.reason,
             "verdict": _VERDICTS[row.verdict],
             "offers": [_offer(offer) for offer in offers.get(row.technician_id, [])],
@@ -259,6 +260,7 @@ def _entered_values(entered: Any, *, form_of: Action) -> dict[str, Any]:
     if form_of is not Action.ASSIGN:
         return {}
     values = {name: entered[name] for name in ("note", "version") if entered.get(name)}
+    values |= {name: entered[name][:10] for name in WINDOW_FIELDS if entered.get(name)}
     if technician := read_id(entered.get("technician")):
         values["technician"] = technician
     return values

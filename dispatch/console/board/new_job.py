@@ -163,6 +163,7 @@ def find_technicians(organization: Organization, entered: dict[str, Any]) -> dic
     )
     if window := entered.get("window"):
         job.window_start, job.window_end = window.start, window.end
+    services.load_road_times(job)
     found = services.find_candidates(job)
     return {
         "fit": found.fit,

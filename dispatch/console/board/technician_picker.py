@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dispatch.core import clock
-from dispatch.jobs import policies, rules
+from dispatch.jobs import policies, rules, services
 from dispatch.jobs.models import Job
 from dispatch.jobs.services import notices
 from dispatch.technicians import services as technicians
@@ -23,6 +23,7 @@ class Choice:
     technician_id: int
     name: str
     distance_m: int | None
+    travel_s: int | None
     open_jobs: int
     max_open_jobs: int
     warning: str
@@ -38,6 +39,7 @@ def find_choices(job: Job, text: str = "", chosen: int = 0) -> tuple[list[Choice
     if text:
         matching = matching.filter(name__icontains=text)
     count = matching.count()
+    services.load_road_times(job, policies.search_radius(job))
     choices = _technicians_nearby(job, text) if job.lat is not None else []
     known = {choice.technician_id for choice in choices}
     if len(choices) < MAX_CHOICES:
@@ -88,6 +90,7 @@ def _technicians_nearby(job: Job, text: str, limit: int = MAX_CONSIDERED) -> lis
             candidate.technician.technician_id,
             candidate.technician.name,
             candidate.technician.distance_m,
+            candidate.technician.travel_s,
             candidate.technician.open_jobs,
             candidate.technician.max_open_jobs,
             refused.get(candidate.technician.technician_id)
@@ -112,13 +115,14 @@ def _skills(job: Job) -> list[int]:
 
 def _choice_of(job: Job, row: Technician) -> Choice:
     """Return the choice for a technician beyond the radius, or for a job without a position."""
-    distance, warning = None, "" if row.on_duty else "off duty"
+    distance, travel_s, warning = None, None, "" if row.on_duty else "off duty"
     if job.lat is not None and job.lng is not None:
         fitness = technicians.check_fitness(
             row.pk, job.lat, job.lng, radius_m=policies.search_radius(job), skill_ids=_skills(job)
         )
-        distance, warning = fitness.distance_m, "" if fitness.is_in else fitness.reason
-    return Choice(row.pk, row.name, distance, row.open_jobs, row.max_open_jobs, warning, not warning)
+        distance, travel_s = fitness.distance_m, fitness.travel_s
+        warning = "" if fitness.is_in else fitness.reason
+    return Choice(row.pk, row.name, distance, travel_s, row.open_jobs, row.max_open_jobs, warning, not warning)
 
 
 def find_warnings(job: Job) -> tuple[dict[int, str], str]:

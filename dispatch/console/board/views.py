@@ -16,7 +16,7 @@ from accounts import demo_logins
 from accounts.models import Membership
 from accounts.tenancy import user_of
 from dispatch.console import views_base
-from dispatch.console.board import job_panel, map_data
+from dispatch.console.board import job_panel, map_data, saved_views
 from dispatch.console.board import map as board_map
 from dispatch.console.board.attention import MAX_ALL, MAX_SHOWN, find_attention
 from dispatch.console.board.cards import (
@@ -29,6 +29,7 @@ from dispatch.console.board.cards import (
     load_columns,
     with_card_data,
 )
+from dispatch.console.board.display import DEFAULT_DISPLAY, Display
 from dispatch.console.board.filters import Filters
 from dispatch.console.board.map_data import tile_origin
 from dispatch.console.board.response_cache import cached_response
@@ -53,8 +54,10 @@ MAX_PAGE = 500
 @console_view
 def board(request: HttpRequest) -> HttpResponse:
     """Render the board; for htmx (after a change of filters), render only the lists."""
-    filters = Filters.of(request.GET)
     person = user_of(request)
+    if not request.GET and "HX-Request" not in request.headers and (address := saved_views.open_with(request)):
+        return HttpResponseRedirect(address)
+    filters = Filters.of(request.GET)
     unread_jobs, unread = _unread(request)
     context: dict[str, Any] = {
         "current": "board",
@@ -64,11 +67,12 @@ def board(request: HttpRequest) -> HttpResponse:
         "unread_jobs": unread_jobs,
         "unread": unread,
         "me": person.pk,
-        **_address(filters),
+        **_address(filters, Display.of(request.GET)),
     }
     if views_base.is_fragment(request):
         return views_base.render_fragment(request, "console/board/_lists.html", context)
     context |= {
+        **saved_views.build_menu(request, request.GET),
         "crew": load_strip(request.organization),
         "has_tour": demo_logins.is_demo_login(person) and person.tour_dismissed_at is None,
         "services": ServiceType.objects.of(request.organization).filter(is_active=True),
@@ -145,7 +149,7 @@ def column(request: HttpRequest, name: str) -> HttpResponse:
     filters = Filters.of(request.GET)
     loaded = load_column(request.organization, filters, name, page)
     return views_base.render_fragment(
-        request, "console/board/_cards.html", {"column": loaded, **_address(filters)}
+        request, "console/board/_cards.html", {"column": loaded, **_address(filters, Display.of(request.GET))}
     )
 
 
@@ -232,9 +236,16 @@ def _most(request: HttpRequest) -> int:
     return MAX_ALL if request.GET.get("show") == "all" else MAX_SHOWN
 
 
-def _address(filters: Filters) -> dict[str, Any]:
-    query = urlencode(filters.as_query())
-    return {"filters": filters, "query": f"{query}&" if query else "", "board": reverse("console:board")}
+def _address(filters: Filters, display: Display = DEFAULT_DISPLAY) -> dict[str, Any]:
+    query = urlencode({**filters.as_query(), **display.as_query()})
+    board = reverse("console:board")
+    return {
+        "filters": filters,
+        "display": display,
+        "query": f"{query}&" if query else "",
+        "board": board,
+        "clear": f"{board}?{urlencode({'view': 'all', **display.as_query()})}",
+    }
 
 
 def _unread(request: HttpRequest) -> tuple[list[int], int]:

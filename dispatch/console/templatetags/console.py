@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString
 from phonenumber_field.phonenumber import PhoneNumber, to_python
 
 from dispatch.core import clock
-from dispatch.technicians.rules import distance_words
+from dispatch.technicians.rules import distance_words, travel_words
 
 register = template.Library()
 
@@ -123,6 +123,12 @@ def national(phone: object) -> SafeString | str:
 def distance(meters: float | None, unit: str = "km") -> str:
     """Format a distance in the unit `mi` or `km`."""
     return "—" if meters is None else distance_words(meters, unit)
+
+
+@register.simple_tag
+def travel(meters: int | None, unit: str, travel_s: int | None) -> str:
+    """Return how far away a technician is, and by which measure: "12 min by road" or "4.2 mi straight line"."""
+    return "—" if meters is None else travel_words(meters, unit, travel_s)
 
 
 @register.filter

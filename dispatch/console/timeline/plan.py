@@ -47,8 +47,7 @@ class Bar:
 
     @property
     def window_minutes(self) -> int:
-        window = self.job.arrival_window
-        return round((window.end - window.start).total_seconds() / 60) if window else 0
+        return _window_minutes(self.job)
 
 
 @dataclass(frozen=True)
@@ -78,6 +77,10 @@ class UnassignedJob:
     state: str
     since: datetime
     minutes: int
+
+    @property
+    def window_minutes(self) -> int:
+        return _window_minutes(self.job)
 
 
 @dataclass(frozen=True)
@@ -150,6 +153,11 @@ def load_unassigned(organization: Organization, first: date, last: date) -> Unas
 def minutes_of(job: Job) -> int:
     """Return how long the job should take, in minutes."""
     return job.expected_minutes or job.service_type.expected_minutes or USUAL_MINUTES
+
+
+def _window_minutes(job: Job) -> int:
+    window = job.arrival_window
+    return round((window.end - window.start).total_seconds() / 60) if window else 0
 
 
 def _load_bars(

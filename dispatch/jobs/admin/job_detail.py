@@ -27,7 +27,7 @@ from dispatch.jobs.models import Job
 from dispatch.jobs.rules import Action
 from dispatch.jobs.services.notices import describe_deferred
 from dispatch.jobs.timeline import Entry, load_timeline
-from dispatch.technicians.rules import distance_words, rest_words
+from dispatch.technicians.rules import distance_words, rest_words, travel_words
 
 
 class JobDetailMixin:
@@ -138,7 +138,7 @@ def detail_context(job: Job, *, may_act: bool) -> dict[str, Any]:
         ],
         "deferred": describe_deferred(job),
         "candidates": [
-            {"row": row, "state": verdict_badge(row), "distance": distance_words(row.distance_m, unit)}
+            {"row": row, "state": verdict_badge(row), "distance": travel_words(row.distance_m, unit, row.travel_s)}
             for row in job.candidates.select_related("technician")
         ],
         "rest": rest_words(job.out_of_reach),

@@ -228,13 +228,16 @@ class JobSerializer(serializers.ModelSerializer):
 
 
 class CandidateSerializer(serializers.ModelSerializer):
-    """A technician's rank for the job. Distance in meters; the lowest score gets the first offer."""
+    """A technician's rank for the job: the lowest score gets the first offer.
+
+    `distance_m` is the straight line in meters; `travel_s` the drive by road in seconds, or null if unknown.
+    """
 
     technician = TechnicianReferenceSerializer(read_only=True)
 
     class Meta:
         model = Candidate
-        fields = ["rank", "technician", "verdict", "reason", "distance_m", "score"]
+        fields = ["rank", "technician", "verdict", "reason", "distance_m", "travel_s", "score"]
         read_only_fields = fields
 
 

@@ -379,6 +379,7 @@ class Candidate(OwnedModel):
     verdict = models.CharField(max_length=16, choices=Verdict)
     reason = models.CharField(max_length=160)
     distance_m = models.PositiveIntegerField()
+    travel_s = models.IntegerField(null=True, help_text="Drive by road, in seconds; empty: unknown.")
     score = models.FloatField()
     skipped_round = models.PositiveSmallIntegerField(
         default=0, help_text="The round that skipped the technician as ineligible."

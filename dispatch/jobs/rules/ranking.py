@@ -3,6 +3,7 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from statistics import median
 from typing import Generic, Literal, Protocol, TypeVar
 
 from dispatch.jobs.rules.outcomes import FINAL_OUTCOMES, UNCOUNTED_OUTCOMES, Outcome
@@ -15,7 +16,8 @@ FULL_REST_S = 3600.0
 class Rankable(Protocol):
     """The fields that ranking reads from a considered technician.
 
-    `verdict` is `in`, `deferred` (has another pending offer) or `out`. Distances are in meters.
+    `verdict` is `in`, `deferred` (has another pending offer) or `out`. Distances are in meters, as straight lines.
+    `travel_s` is the drive in seconds, if known.
     """
 
     @property
@@ -24,6 +26,8 @@ class Rankable(Protocol):
     def verdict(self) -> str: ...
     @property
     def distance_m(self) -> int: ...
+    @property
+    def travel_s(self) -> int | None: ...
     @property
     def open_jobs(self) -> int: ...
     @property
@@ -62,14 +66,39 @@ class Ranked(Generic[R]):
     technician: R
 
 
+def typical_speed(considered: Iterable[Rankable]) -> float | None:
+    """Return how many meters of the straight line a technician typically covers in a second, or None if unknown.
+
+    It is the median of those whose drive is known, so that one strange drive changes little.
+    """
+    speeds = [one.distance_m / one.travel_s for one in considered if one.travel_s and one.distance_m]
+    return median(speeds) if speeds else None
+
+
+def ranked_distance(technician: Rankable, speed: float | None) -> float:
+    """Return the distance in meters that counts in the ranking.
+
+    It is the drive, if known, at the typical speed: drives are compared by their minutes, and with the straight
+    lines of technicians whose drive is unknown.
+    """
+    if technician.travel_s is None or speed is None:
+        return float(technician.distance_m)
+    return technician.travel_s * speed
+
+
 def score_candidate(
-    policy: CascadePolicy, technician: Rankable, now: datetime, preferences: Preferences = NO_PREFERENCES
+    policy: CascadePolicy,
+    technician: Rankable,
+    now: datetime,
+    preferences: Preferences = NO_PREFERENCES,
+    speed: float | None = None,
 ) -> float:
     """Return a technician's score for a job. The lowest score gets the first offer.
 
     weight_distance × (distance ÷ radius) + weight_workload × (open jobs ÷ limit) + weight_rest × (the missing
     share of an hour's rest: 1 right after an offer, 0 an hour later or if never offered a job) + weight_skills ×
-    (the missing share of the preferred skills). The radius is that of the first round.
+    (the missing share of the preferred skills). The radius is that of the first round. The distance is
+    `ranked_distance` at `speed`.
     """
     load = technician.open_jobs / max(technician.max_open_jobs, 1)
     rested_s = (
@@ -77,7 +106,7 @@ def score_candidate(
     )
     missing_rest = 1.0 - min(max(rested_s, 0.0), FULL_REST_S) / FULL_REST_S
     return round(
-        policy.weight_distance * technician.distance_m / max(policy.radius_m, 1)
+        policy.weight_distance * ranked_distance(technician, speed) / max(policy.radius_m, 1)
         + policy.weight_workload * load
         + policy.weight_rest * missing_rest
         + policy.weight_skills * preferences.missing_share(technician),
@@ -91,14 +120,20 @@ def rank_candidates(
     """Rank all considered technicians, best first; ineligible technicians come last, nearest first.
 
     The customer's preferred technician is first in any case: if they become eligible, they are called before all
-    others. The order is deterministic: ties go to the nearer technician, then to the lower id.
+    others. Where drives are known, the nearer technician is the one with the shorter drive. The order is
+    deterministic: ties go to the nearer technician, then to the lower id.
     """
-    scored = [(score_candidate(policy, technician, now, preferences), technician) for technician in considered]
+    considered = list(considered)
+    speed = typical_speed(considered)
+    scored = [
+        (score_candidate(policy, technician, now, preferences, speed), technician) for technician in considered
+    ]
     scored.sort(
         key=lambda pair: (
             pair[1].technician_id != preferences.technician_id,
             pair[1].verdict == "out",
             0.0 if pair[1].verdict == "out" else pair[0],
+            ranked_distance(pair[1], speed),
             pair[1].distance_m,
             pair[1].technician_id,
         )

@@ -49,6 +49,7 @@ from dispatch.jobs.services.ranking import describe_hold, find_candidates
 from dispatch.jobs.services.recovery import resume_after_outage, resume_after_spend_cap
 from dispatch.jobs.services.reminders import remind_due_jobs
 from dispatch.jobs.services.submissions import accept_submission, start_job
+from dispatch.jobs.services.travel import load_road_times
 
 __all__ = [
     "KEEP",
@@ -78,6 +79,7 @@ __all__ = [
     "expire_offer",
     "extend",
     "find_candidates",
+    "load_road_times",
     "mark_started",
     "mark_technician_told",
     "merge_duplicate",

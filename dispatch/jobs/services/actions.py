@@ -23,9 +23,10 @@ from dispatch.core.events import Actor
 from dispatch.jobs import geocoding, policies, timeline
 from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
 from dispatch.jobs.rules import DONE_TO, Action, Outcome, status_after
+from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.jobs.rules.duplicates import address_key
 from dispatch.jobs.rules.phrases import join_names
-from dispatch.jobs.services import customer_texts, notices, ranking, slots, transitions
+from dispatch.jobs.services import customer_texts, notices, ranking, slots, transitions, travel, windows
 from dispatch.jobs.services.answers import apply_recorded_answers, apply_recorded_key
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
@@ -83,12 +84,13 @@ def assign(
     version: int | None = None,
     note: str = "",
     confirm_unfit: bool = False,
+    window: ArrivalWindow | None = None,
 ) -> AssignResult:
-    """Assign the job to a technician of its organization.
+    """Assign the job to a technician of its organization, for a new arrival window if one is given.
 
     Withdraws the live offers and hangs up their calls. An ineligible technician requires `confirm_unfit`.
-
-    Raises ValidationError {technician} if the technician does not exist, is inactive, or already has the job.
+    Raises ValidationError {technician} if the technician does not exist, is inactive, or already has the job, and
+    {arrival_window} if the window can't be promised.
     """
     with locked_for_action(job_id, Action.ASSIGN, version) as job:
         live = transitions.live_offers(job)
@@ -109,6 +111,7 @@ def assign(
         _release_technician(
             job, Outcome.ASSIGNED_BY_HAND, f"reassigned to {technician.name}", actor, News.REASSIGNED
         )
+        windows.set_window(job, window, actor)
         transitions.assign_to(job, technician.pk, actor=actor, technician=technician.name, by="hand", note=note)
     return AssignResult(job, warnings, assigned=True)
 
@@ -118,6 +121,7 @@ def call_next_now(job_id: int, *, actor: Actor, version: int | None = None, note
 
     A job that waits for the end of quiet hours or for its arrival window calls from now on.
     """
+    travel.load_before_action(job_id, is_held=True)
     with locked_for_action(job_id, Action.CALL_NEXT, version) as job:
         slots.withdraw_offers(job, Outcome.SKIPPED, f"{actor.label} called the next technician", actor)
         slots.release_holds(job)
@@ -179,6 +183,7 @@ def resume(job_id: int, *, actor: Actor, version: int | None = None, note: str =
 
     A job that was held back when it was paused is ranked afresh, or held back again.
     """
+    travel.load_before_action(job_id)
     with locked_for_action(job_id, Action.RESUME, version) as job:
         job.paused_at = job.attention_at = job.reminded_at = None
         transitions.append_job_event(job, "job.resumed", actor=actor, note=note)
@@ -233,6 +238,7 @@ def cannot_make_it(
 
     The technician, and those who declined, get no further offer of it. `technician_id`: only if they have it.
     """
+    travel.load_before_action(job_id)
     with locked_for_action(job_id, Action.CANNOT_MAKE_IT, version) as job:
         assert job.technician is not None
         gone = job.technician
@@ -339,6 +345,7 @@ def dispatch_again(
         where = geocoding.geocode(
             lat=location.lat, lng=location.lng, address=address, organization=before.organization
         )
+    travel.load_before_action(job_id, where)
     with locked_for_action(job_id, Action.DISPATCH_AGAIN, version) as job:
         if where is not None:
             job.address, job.lat, job.lng, job.position_source = address, where.lat, where.lng, where.source

@@ -22,7 +22,7 @@ from dispatch.jobs.models import Job
 from dispatch.jobs.rules import Action, Outcome
 from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.jobs.rules.duplicates import address_key
-from dispatch.jobs.services import customer_texts, notices, ranking, slots, transitions
+from dispatch.jobs.services import customer_texts, notices, ranking, slots, transitions, travel
 from dispatch.jobs.services.actions import (
     Correction,
     begin_dispatch_again,
@@ -100,6 +100,8 @@ def correct(
         )
         if where is None:
             raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
+    if is_moved or details is not None:
+        travel.load_before_action(job_id, where)
     with locked_for_action(job_id, Action.CORRECT, version) as job:
         if is_moved and job.paused_at is not None:
             raise_illegal_transition(job, "This job is paused, so it can't be moved. Resume it first.")

@@ -20,7 +20,7 @@ from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.rules import CascadePolicy
-from dispatch.jobs.services import ranking, slots, sms, transitions, waits
+from dispatch.jobs.services import ranking, slots, sms, transitions, travel, waits
 from dispatch.jobs.services.transitions import Waiting
 from dispatch.jobs.services.waits import CascadeState
 from dispatch.jobs.sql import CandidateRow, DispatchReadiness, OfferRow
@@ -44,11 +44,15 @@ class _Step:
     """The result of one transaction.
 
     `again`: continue with the next candidate. `call`: the call to place. `token`: the job's new step token.
+    `ranks`: nothing was changed, since the step ranks this job within `radius_m` (None: of a new dispatch), and
+    the drives should be known before.
     """
 
     again: bool = False
     call: Call | None = None
     token: uuid.UUID | None = None
+    ranks: Job | None = None
+    radius_m: int | None = None
 
 
 _DONE, _AGAIN = _Step(), _Step(again=True)
@@ -59,20 +63,26 @@ def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> No
 
     Changes nothing if `token` is not the job's current step. Call it outside any transaction: each candidate is
     tried in a separate transaction, so that no two technicians are locked at once. With `place`, threads of this
-    process ask the provider to place the calls; otherwise telephony's placer does.
+    process ask the provider to place the calls; otherwise telephony's placer does. Only with `place`, the OSRM
+    server is asked before a ranking, between two transactions.
     """
     busy: set[int] = set()
+    may_load = place
     calls: list[Call] = []
     current = uuid.UUID(str(token))
     while True:
         try:
             with transaction.atomic():
-                step = _run_step(job_id, current, busy)
+                step = _run_step(job_id, current, busy, may_load=may_load)
         except Exception as error:
             if not calls:
                 raise
             log.warning("job_not_offered_further", job=job_id, error=str(error).strip())  # the auditor tries again
             break
+        if step.ranks is not None:
+            travel.load_road_times(step.ranks, step.radius_m)
+            may_load = False
+            continue
         if step.call is not None:
             calls.append(step.call)
             fault_injection.crash_point("jobs.offer.committed")
@@ -85,7 +95,7 @@ def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> No
             fault_injection.crash_point("jobs.offer.placed")
 
 
-def _run_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
+def _run_step(job_id: int, token: uuid.UUID, busy: set[int], *, may_load: bool = False) -> _Step:
     job = transitions.lock_job(job_id, "organization")
     now = clock.now()
     if job.status != Job.Status.DISPATCHING or job.paused_at or job.step_token != token:
@@ -104,6 +114,8 @@ def _run_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
         waits.wait_for_hold(job, hold)
         return _DONE
     if job.waiting_for in ranking.HELD:
+        if may_load and travel.is_loadable(job):
+            return _Step(ranks=job)
         return _start_after_hold(job, token)
     candidates = {row.technician_id: row for row in readiness.candidates}
     waited = job.technician_wait_until is not None and now >= job.technician_wait_until
@@ -125,6 +137,9 @@ def _run_step(job_id: int, token: uuid.UUID, busy: set[int]) -> _Step:
         case "wait":
             waits.wait_for_technician(job, state)
         case "round":
+            nth = job.round - job.first_round + 1
+            if may_load and policy.widens_after(nth) and travel.is_loadable(job):
+                return _Step(ranks=job, radius_m=policy.radius_in_round(nth + 1))
             _begin_round(job, policy, readiness)
             busy.clear()
             return _AGAIN
@@ -173,6 +188,7 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
                 skill_ids=readiness.skills.required,
                 organization=job.organization,
                 lock=True,
+                ranked=(candidate.distance_m, candidate.travel_s),
             )
             preferences = policies.preferences_of(job, readiness.skills)
             fitness = ranking.describe_reason(job, policy, fitness, preferences)
@@ -202,14 +218,9 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
         else:
             waits.wait_for_line(job, state, none.retry_in_s)
         return _DONE
-    if (candidate.verdict, candidate.reason, candidate.distance_m) != (
-        fitness.verdict,
-        fitness.reason,
-        fitness.distance_m,
-    ):
-        Candidate.objects.filter(pk=candidate.pk).update(
-            verdict=fitness.verdict, reason=fitness.reason, distance_m=fitness.distance_m
-        )
+    seen = {name: getattr(fitness, name) for name in ("verdict", "reason", "distance_m", "travel_s")}
+    if any(getattr(candidate, name) != value for name, value in seen.items()):
+        Candidate.objects.filter(pk=candidate.pk).update(**seen)
     is_more_wanted = state.slots.wanted > 1
     if not state.pending:
         job.fill_at = clock.now() if is_more_wanted else None
@@ -245,14 +256,16 @@ def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: N
         expires_at=line_until + timedelta(seconds=policy.answer_timeout_s),
     )
     is_preferred = technician.technician_id == job.preferred_technician_id
-    preferred: dict[str, Any] = {"preferred": True} if is_preferred else {}
+    why: dict[str, Any] = {"preferred": True} if is_preferred else {}
+    if technician.travel_s is not None:
+        why["travel_s"] = technician.travel_s
     event = transitions.event_of_offer(
         offer,
         "offer.made",
         technician=technician.name,
         round=job.round,
         distance_m=technician.distance_m,
-        **preferred,
+        **why,
     )
     fast_rows.insert_row(offer, event)
     if not technicians.begin_offer(technician.technician_id, offer.pk):

@@ -23,6 +23,7 @@ from dispatch.jobs.rules.quiet_hours import QuietHours
 from dispatch.jobs.services import slots, transitions
 from dispatch.jobs.services.transitions import Waiting
 from dispatch.jobs.sql import CandidateRow, DispatchReadiness, Skills
+from dispatch.technicians import road_times
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.technicians.rules import distance_words
@@ -187,7 +188,8 @@ def widen_search(job: Job, policy: CascadePolicy, readiness: DispatchReadiness) 
     sql.write_candidates(job, added)
     sql.update_candidates(job, checked)
     fit = sum(_is_eligible(candidate, job.not_again) for candidate in [*added, *checked])
-    return {"fit": fit, "considered": len(known) + len(added), **_radius_facts(job, radius_m)}
+    facts = {"fit": fit, "considered": len(known) + len(added), **_radius_facts(job, radius_m)}
+    return facts | _measure_facts(added)
 
 
 def _require_somebody(
@@ -233,6 +235,14 @@ def _radius_facts(job: Job, radius_m: int) -> dict[str, Any]:
     return {"radius_m": radius_m, "radius_words": distance_words(radius_m, job.organization.distance_unit)}
 
 
+def _measure_facts(ranked: Sequence[rules.Ranked[Nearby]]) -> dict[str, Any]:
+    """Return for an Event how many eligible technicians are ranked by their drive. Empty without a server."""
+    eligible = [one.technician for one in ranked if one.technician.verdict != "out"]
+    if not eligible or not road_times.is_configured():
+        return {}
+    return {"by_road": sum(one.travel_s is not None for one in eligible), "ranked": len(eligible)}
+
+
 def without_locked(ranking: RankedTechnicians, not_again: Sequence[int]) -> RankedTechnicians:
     """Leave out technicians whose rows another session has locked.
 
@@ -256,6 +266,7 @@ def write_ranking(job: Job, ranking: RankedTechnicians) -> None:
         transitions.mark_pending(job, Job.PendingReason.NO_POSITION, address=job.address)
         return
     facts: dict[str, Any] = {"considered": len(ranking.ranked), **_radius_facts(job, ranking.radius_m)}
+    facts |= _measure_facts(ranking.ranked)
     goes_on = ranking.fit > 0 or ranking.may_widen
     is_held = job.waiting_for in HELD
     with prepared.pipeline():

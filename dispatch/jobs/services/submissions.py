@@ -21,7 +21,7 @@ from dispatch.jobs import geocoding, policies, sql
 from dispatch.jobs.geocoding import Location
 from dispatch.jobs.models import CustomerTextKind, Job, Submission
 from dispatch.jobs.rules.duplicates import address_key
-from dispatch.jobs.services import customer_texts, transitions
+from dispatch.jobs.services import customer_texts, transitions, travel
 from dispatch.jobs.services.dispatching import offer_next
 from dispatch.jobs.services.ranking import find_candidates, without_locked, write_ranking
 
@@ -77,8 +77,9 @@ def start_job(submission_id: int, *, place: bool = True) -> Job | None:
 
     Return None if another worker started it or its next attempt is not due.
 
-    Call it outside any transaction: the address may be geocoded over the network. The auditor retries a failed
-    start; after the third failure the job is `pending`, "processing failed". `place` as in `offer_next`.
+    Call it outside any transaction: the address may be geocoded over the network, and a server may be asked
+    for drives. The auditor retries a failed start; after the third failure the job is `pending`, "processing
+    failed". `place` as in `offer_next`.
     """
     submission = _claim_start(submission_id)
     if submission is None:
@@ -93,6 +94,8 @@ def start_job(submission_id: int, *, place: bool = True) -> Job | None:
             address=submission.address,
             organization=submission.organization,
         )
+        if place and where is not None:
+            travel.load_before_start(submission, where.lat, where.lng)
         job, created = _make_job_despite_locks(submission, where)
     except Exception as error:
         if is_temporary(error):

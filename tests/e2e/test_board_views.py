@@ -1,0 +1,47 @@
+"""A dispatcher saves a view of the board, and opens the board with it, in a real browser and by keyboard."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.e2e.screens import SCREENS
+from tests.e2e.test_attention import shot
+from tests.e2e.test_board import accessible, live
+from tests.harness.jobs import Floor
+from tests.support import factories as make
+
+pytestmark = pytest.mark.browser
+
+
+LARGE, *OTHERS = SCREENS
+SOAKED = [pytest.param(*getattr(one, "values", one), marks=pytest.mark.soak) for one in OTHERS]
+
+
+@pytest.mark.parametrize(("width", "scheme"), [LARGE, *SOAKED])
+def test_view_is_saved_and_opens_first(floor: Floor, sign_in, width, scheme):
+    floor.crew("Ann")
+    for street in ("1 Main St, Tempe, AZ 85281", "2 Oak St, Mesa, AZ 85201"):
+        floor.started(customer_phone=make.phone(), address=street)
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/", width=width, scheme=scheme))
+    page.get_by_label("City or ZIP code").fill("Tempe")
+    expect(page.locator("[data-list]").get_by_text("2 Oak St")).to_have_count(0)
+    page.locator("#views > summary").press("Enter")
+    page.get_by_label("Save this view as").fill("East <side>")
+    page.get_by_label("Save this view as").press("Enter")
+    expect(page.locator("#notices")).to_contain_text("View “East <side>” saved.")
+    page.get_by_label("Change East <side>").press("Enter")
+    accessible(page)
+    shot(page, f"views-{width}-{scheme}")
+    page.get_by_role("button", name="Open the board with it").press("Enter")
+    expect(page.locator("#views")).to_contain_text("opens first")
+    page.get_by_role("link", name="List", exact=True).press("Enter")
+    expect(page.locator("#lists.as-list")).to_be_visible()
+    shot(page, f"views-list-{width}-{scheme}")
+    page.goto(page.url.partition("?")[0])
+    expect(page).to_have_url(re.compile(r"\?area=Tempe$"))
+    expect(page.locator("#views > summary")).to_contain_text("East <side>")
+    page.locator("#clear").click()
+    expect(page.locator("[data-list]").get_by_text("2 Oak St").first).to_be_attached()
