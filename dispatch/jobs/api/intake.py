@@ -17,6 +17,7 @@ from collections.abc import Callable
 from io import BytesIO
 from typing import Any, NamedTuple
 
+import structlog
 from django.db import Error
 from django.http import HttpRequest, HttpResponse
 from rest_framework import serializers
@@ -32,6 +33,8 @@ from dispatch.core.web.client_addresses import limit_key
 from dispatch.jobs import services, sql
 from dispatch.jobs.api.serializers import SubmissionFormSerializer, accepted_body
 from dispatch.jobs.models import ServiceType
+
+log = structlog.get_logger(__name__)
 
 PATH = "/api/v1/submissions/"
 ENDPOINT = "submissions"  # of Idempotency-Keys, as in the view
@@ -112,7 +115,10 @@ def accept(request: HttpRequest, plain: PlainRequest) -> HttpResponse | None:
             return None
         organization = request.organization = sender.api_key.organization
         form = _validate(request, sender.service_type, plain.body)
-    except (APIException, api_keys.InvalidApiKey, Error):
+    except (APIException, api_keys.InvalidApiKey):
+        return None
+    except Error as error:  # nothing is stored yet
+        log.warning("intake_failed", error=str(error).strip())
         return None
     key = plain.idempotency_key
     submission = services.new_submission(
