@@ -12,7 +12,9 @@ from mypy.plugin import ClassDefContext, Plugin
 from mypy.types import AnyType, TypeOfAny
 
 REQUESTS = ("django.http.request.HttpRequest", "rest_framework.request.Request")
-ATTRIBUTES = ("organization", "membership", "role", "actor", "rate_headers", "shown_once", "second_factor_step")
+ATTRIBUTES = (
+    "organization", "membership", "role", "actor", "rate_headers", "has_token", "shown_once", "second_factor_step",
+)  # fmt: skip
 
 
 class RequestAttributes(Plugin):

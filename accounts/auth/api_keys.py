@@ -47,6 +47,11 @@ def authenticate_key(whole: str) -> ApiKey:
     """Return the key with its organization. Raises InvalidApiKey (unknown, revoked, expired)."""
     prefix = prefix_of(whole)
     key = fast_rows.fetch_one(ApiKey, "t.prefix = %s", [prefix], "organization") if prefix else None
+    return verify_key(key, whole)
+
+
+def verify_key(key: ApiKey | None, whole: str) -> ApiKey:
+    """Return the row that was found by the prefix of `whole`. Raises InvalidApiKey like `authenticate_key`."""
     if key is None or not compare_digest(key.secret_hash, hash_key(whole)):
         raise InvalidApiKey("Unknown API key.")
     if key.revoked_at:

@@ -21,6 +21,7 @@ from dispatch.core import clock
 from dispatch.core.redis import client
 
 if TYPE_CHECKING:  # the framework imports this module while it defines these
+    from django.http import HttpRequest
     from rest_framework.request import Request
     from rest_framework.views import APIView
 
@@ -154,35 +155,46 @@ class OrganizationThrottle(BaseThrottle):
     """
 
     def allow_request(self, request: Request, view: APIView) -> bool:
-        from accounts import limits  # the framework imports this module while the models are loading
-
         organization = getattr(request, "organization", None)
         if organization is None:
             return True  # the caller was not authenticated
         scope = getattr(view, "throttle_scope", "") or ("read" if request.method in SAFE_METHODS else "write")
-        rate = parse_rate(str(api_settings.DEFAULT_THROTTLE_RATES[scope]))
         caller = f"key:{request.auth.pk}" if request.auth else f"user:{request.user.pk}"
-        buckets = [(f"{organization.pk}:{caller}:{scope}", rate)]
-        if shared := limits.limits_of(organization.pk).requests_per_minute:
-            buckets.append((f"{organization.pk}:all", Rate(shared, 60)))
-        taken, *of_all = take_tokens(*buckets)
-        self._wait_s = math.ceil(taken.wait_ms / 1000)
-        headroom = (rate.period_s * 1000 - taken.full_in_ms) / rate.interval_ms
-        request._request.rate_headers = {
-            "RateLimit-Limit": str(rate.limit),
-            "RateLimit-Remaining": str(max(0, math.floor(headroom + 1e-6))),
-            "RateLimit-Reset": str(math.ceil(taken.full_in_ms / 1000)),
-        }
-        if of_all and of_all[0].wait_ms and not taken.wait_ms:
-            raise Throttled(
-                math.ceil(of_all[0].wait_ms / 1000),
-                f"Your organization may send at most {shared:,} {limits.LABELS['requests_per_minute']}. Send "
-                "fewer, or ask the operator of this installation for a higher limit.",
-            )
-        return taken.wait_ms == 0
+        self._wait_s = take_request_token(request._request, organization.pk, caller, scope)
+        return self._wait_s == 0
 
     def wait(self) -> float:
         return self._wait_s
+
+
+def take_request_token(request: HttpRequest, organization_id: int, caller: str, scope: str) -> int:
+    """Take the token of a request, once; return the seconds that the caller must wait, 0 if it is allowed.
+
+    Sets `request.rate_headers`. Raises Throttled if all callers of the organization together are too many.
+    """
+    from accounts import limits  # the framework imports this module while the models are loading
+
+    if getattr(request, "has_token", False):
+        return 0
+    rate = parse_rate(str(api_settings.DEFAULT_THROTTLE_RATES[scope]))
+    buckets = [(f"{organization_id}:{caller}:{scope}", rate)]
+    if shared := limits.limits_of(organization_id).requests_per_minute:
+        buckets.append((f"{organization_id}:all", Rate(shared, 60)))
+    taken, *of_all = take_tokens(*buckets)
+    headroom = (rate.period_s * 1000 - taken.full_in_ms) / rate.interval_ms
+    request.rate_headers = {
+        "RateLimit-Limit": str(rate.limit),
+        "RateLimit-Remaining": str(max(0, math.floor(headroom + 1e-6))),
+        "RateLimit-Reset": str(math.ceil(taken.full_in_ms / 1000)),
+    }
+    if of_all and of_all[0].wait_ms and not taken.wait_ms:
+        raise Throttled(
+            math.ceil(of_all[0].wait_ms / 1000),
+            f"Your organization may send at most {shared:,} {limits.LABELS['requests_per_minute']}. Send "
+            "fewer, or ask the operator of this installation for a higher limit.",
+        )
+    request.has_token = taken.wait_ms == 0
+    return math.ceil(taken.wait_ms / 1000)
 
 
 MAX_BLOCKED_SENDERS = 10_000

@@ -6,11 +6,13 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db import DEFAULT_DB_ALIAS
+from django.db.models import Exists, Model, OuterRef, QuerySet
 
+from accounts.models import ApiKey, Organization
 from dispatch.capacity.models import DispatchPool
 from dispatch.core.db import prepared
-from dispatch.jobs.models import Candidate, Job
+from dispatch.jobs.models import Candidate, Job, ServiceType
 from dispatch.jobs.rules import Ranked
 from dispatch.jobs.rules.policy import FIELDS
 from dispatch.jobs.rules.quiet_hours import FIELDS as QUIET_FIELDS
@@ -76,6 +78,56 @@ RETURNING set_config('synchronous_commit', 'off', true)
 _PROCESSED = """
 UPDATE jobs_submission SET status = 'processed', next_start_at = NULL WHERE id = %s AND status = 'received'
 """
+
+
+def _some_columns(model: type[Model], alias: str, *names: str) -> tuple[list[str], str]:
+    """Return these fields in the model's order, as attributes for `from_db` and as columns for SELECT."""
+    fields = [field for field in model._meta.concrete_fields if field.attname in names]
+    return [field.attname for field in fields], ", ".join(f"{alias}.{field.column}" for field in fields)
+
+
+_KEY, _KEY_COLUMNS = _some_columns(
+    ApiKey, "k", "id", "organization_id", "name", "prefix", "secret_hash", "scopes", "expires_at", "revoked_at",
+    "last_used_at",
+)  # fmt: skip
+_OWNER, _OWNER_COLUMNS = _some_columns(Organization, "o", "id", "is_active", "default_region")
+_SERVICE, _SERVICE_COLUMNS = _some_columns(ServiceType, "s", "id", "organization_id", "name")
+_FIND_SENDER = f"""
+SELECT nextval(pg_get_serial_sequence('jobs_submission', 'id')),
+       {_KEY_COLUMNS}, {_OWNER_COLUMNS}, {_SERVICE_COLUMNS}
+FROM accounts_apikey k
+JOIN accounts_organization o ON o.id = k.organization_id
+LEFT JOIN jobs_servicetype s ON s.organization_id = k.organization_id AND s.code = %s AND s.is_active
+WHERE k.prefix = %s
+"""
+
+
+class Sender(NamedTuple):
+    """A caller who may want to submit a form. The rows have only the fields that this needs.
+
+    `submission_id` is a new id. `service_type` is None if the organization has no active one with that code.
+    """
+
+    submission_id: int
+    api_key: ApiKey
+    service_type: ServiceType | None
+
+
+def find_sender(key_prefix: str, service_code: str) -> Sender | None:
+    """Return the API key with its organization and the service type, with a new id for a submission.
+
+    None if there is no such key. Its secret is not verified yet.
+    """
+    rows = prepared.fetch_all(_FIND_SENDER, [service_code, key_prefix])
+    if not rows:
+        return None
+    submission_id, *values = rows[0]
+    owner_from, service_from = len(_KEY), len(_KEY) + len(_OWNER)
+    api_key = ApiKey.from_db(DEFAULT_DB_ALIAS, _KEY, values[:owner_from])
+    api_key.organization = Organization.from_db(DEFAULT_DB_ALIAS, _OWNER, values[owner_from:service_from])
+    service = values[service_from:]
+    found = ServiceType.from_db(DEFAULT_DB_ALIAS, _SERVICE, service) if service[0] is not None else None
+    return Sender(submission_id, api_key, found)
 
 
 def has_clock(offer_id: int, *, is_answered: bool) -> bool:

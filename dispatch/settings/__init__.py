@@ -181,14 +181,15 @@ MIDDLEWARE = [
     "dispatch.core.observability.logging.RequestIdMiddleware",
     "dispatch.core.web.health.RejectNulBytesMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django.middleware.common.CommonMiddleware",
+    "dispatch.jobs.api.intake.SubmissionIntakeMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "accounts.middleware.SessionReachMiddleware",
     "allauth.account.middleware.AccountMiddleware",
     "accounts.middleware.SecondFactorMiddleware",
     "accounts.middleware.OrganizationMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
-    "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
 TEMPLATES = [

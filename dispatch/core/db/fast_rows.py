@@ -34,6 +34,13 @@ class _Part(NamedTuple):
     convert: _Converters
 
 
+class Guard(NamedTuple):
+    """An INSERT … RETURNING that decides in the same statement whether `insert_row` inserts its row."""
+
+    statement: str
+    values: Sequence[Any]
+
+
 def fetch_one(
     model: type[M], condition: str, values: Sequence[Any], *related: str, lock: bool = False
 ) -> M | None:
@@ -77,13 +84,18 @@ def update_row(row: Model, names: Iterable[str], *news: NewEvent) -> None:
         events.appended(event, row.pk, pk)
 
 
-def insert_row(row: Model, event: NewEvent | None = None, *, or_nothing: bool = False) -> bool:
-    """Insert a row and the event about it; set the row's primary key.
+def insert_row(
+    row: Model, event: NewEvent | None = None, *, or_nothing: bool = False, guard: Guard | None = None
+) -> bool:
+    """Insert a row and the event about it in one statement; set the row's primary key unless it has one.
 
-    With `or_nothing`, return False if a unique constraint forbids the row; the transaction stays usable.
+    With `or_nothing`, return False if a unique constraint forbids the row; the transaction stays usable. With
+    `guard`, return False if its statement inserted nothing.
     """
-    statement, fields = _inserting(type(row), event is not None, or_nothing)
-    values = _values(row, fields, adding=True)
+    statement, fields = _inserting(
+        type(row), row.pk is not None, event is not None, or_nothing, guard.statement if guard else ""
+    )
+    values = [*(guard.values if guard else ()), *_values(row, fields, adding=True)]
     made = prepared.fetch_all(statement, [*values, *(event.values_without_subject() if event else ())])
     if not made:
         return False
@@ -152,12 +164,27 @@ def _updating(model: type[Model], names: tuple[str, ...], news: int) -> tuple[st
 
 
 @functools.cache
-def _inserting(model: type[Model], with_event: bool, or_nothing: bool) -> tuple[str, list[Field]]:
-    fields = [field for field in model._meta.concrete_fields if not field.primary_key]
+def _inserting(
+    model: type[Model], with_pk: bool, with_event: bool, or_nothing: bool, guard: str
+) -> tuple[str, list[Field]]:
+    fields = [field for field in model._meta.concrete_fields if with_pk or not field.primary_key]
     columns, marks = ", ".join(map(_quoted, fields)), ", ".join(["%s"] * len(fields))
+    source = f"VALUES ({marks})"
+    if guard:
+        # Without their lengths, which would truncate a value that is too long instead of refusing it.
+        types = [str(field.db_type(connection)).partition("(")[0] for field in fields]
+        source = f"SELECT {', '.join(f'%s::{each}' for each in types)} FROM guard"
     unless = " ON CONFLICT DO NOTHING" if or_nothing else ""
-    statement = f"INSERT INTO {_table(model)} ({columns}) VALUES ({marks}){unless} RETURNING id"
-    return events.insert_about(statement) if with_event else statement, fields
+    statement = f"INSERT INTO {_table(model)} ({columns}) {source}{unless} RETURNING id"
+    if with_event:
+        statement = events.insert_about(statement)
+    return (_with_first("guard", guard, statement) if guard else statement), fields
+
+
+def _with_first(name: str, query: str, statement: str) -> str:
+    """Put a named query in front of those that the statement has."""
+    rest = statement.removeprefix("WITH ")
+    return f"WITH {name} AS ({query}){', ' if rest != statement else ' '}{rest}"
 
 
 def _table(model: type[Model]) -> str:

@@ -1,1 +1,1 @@
-"""The REST API of submissions, jobs, service types and dispatch policies."""
+"""The REST API of submissions, jobs, service types and policies. `intake`: the short path of submissions."""

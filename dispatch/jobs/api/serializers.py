@@ -141,7 +141,7 @@ class SubmissionFormSerializer(StrictSerializer):
             raise serializers.ValidationError({missing: "Coordinates need both lat and lng."})
         if lat is None and not attrs["address"].strip():
             raise serializers.ValidationError({"address": "Enter an address, or lat and lng."})
-        attrs["customer_phone"] = str(attrs["customer_phone"])
+        attrs["customer_phone"] = attrs["customer_phone"].as_e164
         window = attrs.pop("arrival_window", None)
         return attrs | {"window_start": window and window.start, "window_end": window and window.end}
 
@@ -153,6 +153,16 @@ class AcceptedSerializer(serializers.Serializer):
     status = serializers.CharField()
     status_url = serializers.URLField()
     created_at = serializers.DateTimeField()
+
+
+def accepted_body(submission: Submission) -> dict[str, Any]:
+    """Return the members of AcceptedSerializer."""
+    return {
+        "id": submission.pk,
+        "status": submission.status,
+        "status_url": settings.PUBLIC_BASE_URL + reverse("submission-detail", args=[submission.pk]),
+        "created_at": submission.created_at,
+    }
 
 
 class JobReferenceSerializer(serializers.ModelSerializer):

@@ -7,9 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import django_filters
-from django.conf import settings
 from django.db.models import QuerySet
-from django.urls import reverse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins
 from rest_framework.decorators import action
@@ -26,6 +24,7 @@ from dispatch.core.api.problems import Conflict
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.jobs import services
 from dispatch.jobs.api.config import DispatchPolicyViewSet, ServiceTypeViewSet
+from dispatch.jobs.api.intake import ENDPOINT
 from dispatch.jobs.api.serializers import (
     AcceptedSerializer,
     AssignedJobSerializer,
@@ -45,6 +44,7 @@ from dispatch.jobs.api.serializers import (
     SubmissionFormSerializer,
     SubmissionSerializer,
     TechnicianToldSerializer,
+    accepted_body,
 )
 from dispatch.jobs.models import Job, Priority, Submission
 from dispatch.jobs.services import threads
@@ -88,6 +88,7 @@ class SubmissionViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retri
     )
     def create(self, request: Request) -> Response:
         """Submit a form. 202 means that it is stored and will become a job. Poll `status_url` for progress."""
+        # `intake` accepts most requests before they come here.
         form = SubmissionFormSerializer(data=request.data, context=self.get_serializer_context())
         form.is_valid(raise_exception=True)
 
@@ -100,14 +101,9 @@ class SubmissionViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retri
                 api_key=request.auth if isinstance(request.auth, ApiKey) else None,
                 idempotency_key=request.headers.get(HEADER, ""),
             )
-            return 202, {
-                "id": submission.pk,
-                "status": submission.status,
-                "status_url": settings.PUBLIC_BASE_URL + reverse("submission-detail", args=[submission.pk]),
-                "created_at": submission.created_at,
-            }
+            return 202, accepted_body(submission)
 
-        answer = respond_idempotently(request, "submissions", accept)
+        answer = respond_idempotently(request, ENDPOINT, accept)
         answer["Location"] = answer.data["status_url"]
         return answer
 

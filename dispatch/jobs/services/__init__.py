@@ -48,7 +48,7 @@ from dispatch.jobs.services.offers import call_changed, expire_offer
 from dispatch.jobs.services.ranking import describe_hold, find_candidates
 from dispatch.jobs.services.recovery import resume_after_outage, resume_after_spend_cap
 from dispatch.jobs.services.reminders import remind_due_jobs
-from dispatch.jobs.services.submissions import accept_submission, start_job
+from dispatch.jobs.services.submissions import accept_submission, new_submission, start_job, store_submission
 from dispatch.jobs.services.travel import load_road_times
 
 __all__ = [
@@ -84,6 +84,7 @@ __all__ = [
     "mark_technician_told",
     "merge_duplicate",
     "move_on_waiting",
+    "new_submission",
     "offer_next",
     "pause",
     "remind_due_jobs",
@@ -95,5 +96,6 @@ __all__ = [
     "resume_after_outage",
     "resume_after_spend_cap",
     "start_job",
+    "store_submission",
     "withdraw_inactive_offers",
 ]

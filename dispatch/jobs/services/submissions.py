@@ -57,19 +57,44 @@ def accept_submission(
     lat, lng, notes, extra, preferred_technician (a Technician of the organization). `raw`: the body as received.
     Once committed, the submission becomes a job even if any process dies.
     """
+    submission = new_submission(organization, form, raw=raw, api_key=api_key, idempotency_key=idempotency_key)
     with transaction.atomic(savepoint=False):
-        submission = Submission(
-            organization=organization,
-            form=raw,
-            api_key=api_key,
-            idempotency_key=idempotency_key,
-            next_start_at=clock.now() + timedelta(seconds=FIRST_START_S),
-            **form,
-        )
-        service = {"service": submission.service_type.name}
-        fast_rows.insert_row(submission, NewEvent(organization.pk, "submission.received", actor, service))
-        enqueue(settings.DISPATCH_QUEUE, START_JOB, submission.pk, organization_id=organization.pk)
+        store_submission(submission, actor)
     return submission
+
+
+def new_submission(
+    organization: Organization,
+    form: dict[str, Any],
+    *,
+    raw: Any,
+    api_key: ApiKey | None,
+    idempotency_key: str,
+    pk: int | None = None,
+) -> Submission:
+    """Return a submission that is not stored yet, with the id `pk` if given; else as for `accept_submission`."""
+    return Submission(
+        pk=pk,
+        organization=organization,
+        form=raw,
+        api_key=api_key,
+        idempotency_key=idempotency_key,
+        next_start_at=clock.now() + timedelta(seconds=FIRST_START_S),
+        **form,
+    )
+
+
+def store_submission(submission: Submission, actor: Actor, guard: fast_rows.Guard | None = None) -> bool:
+    """Store a new submission and its event in one statement, and enqueue it after commit.
+
+    Return False if the `guard` forbids it.
+    """
+    service = {"service": submission.service_type.name}
+    event = NewEvent(submission.organization_id, "submission.received", actor, service)
+    if not fast_rows.insert_row(submission, event, guard=guard):
+        return False
+    enqueue(settings.DISPATCH_QUEUE, START_JOB, submission.pk, organization_id=submission.organization_id)
+    return True
 
 
 def start_job(submission_id: int, *, place: bool = True) -> Job | None:
