@@ -1,6 +1,6 @@
 """Define Organization, User, Membership, ApiKey, OrganizationLimits and RetentionRule.
 
-`IdentityProvider` is in `sso.models`.
+`IdentityProvider` is in `sso.models`, `ReportSubscription` in `report_subscriptions`.
 """
 
 from __future__ import annotations
@@ -365,4 +365,6 @@ class RetentionRule(OwnedModel):
             )
 
 
-from accounts.sso.models import IdentityProvider  # noqa: E402, F401  (Django looks for models in this module)
+# Django looks for models in this module.
+from accounts.report_subscriptions import ReportSubscription  # noqa: E402, F401
+from accounts.sso.models import IdentityProvider  # noqa: E402, F401

@@ -11,7 +11,7 @@ from allauth.usersessions.models import UserSession
 from axes.models import AccessAttempt, AccessLog
 
 from accounts import services
-from accounts.models import ApiKey, IdentityProvider, Membership, SecurityMail, User
+from accounts.models import ApiKey, IdentityProvider, Membership, ReportSubscription, SecurityMail, User
 from dispatch.core.events import SYSTEM
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
@@ -51,6 +51,9 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     tables["single_sign_on"] = personal_data.as_rows(links, "id", "provider", "uid", "date_joined", "last_login")
     tables["security_mails"] = personal_data.as_rows(
         SecurityMail.objects.filter(user__in=ids), "id", "kind", "data", "created_at"
+    )
+    tables["report_subscriptions"] = personal_data.as_rows(
+        ReportSubscription.objects.of(person.organization_id).filter(membership__user__in=ids)
     )
     tables["second_factors"] = personal_data.as_rows(
         Authenticator.objects.filter(user__in=ids), "id", "type", "created_at", "last_used_at"
@@ -99,6 +102,7 @@ def erase(person: DataSubject) -> int:
         Authenticator.objects.filter(user=user).delete()
         SocialAccount.objects.filter(user=user).delete()
         SecurityMail.objects.filter(user=user).delete()
+        ReportSubscription.objects.filter(membership__user=user).delete()
         for session in UserSession.objects.filter(user=user):
             session.end()  # deletes what the session stores too
         user.save()
