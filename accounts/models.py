@@ -1,6 +1,7 @@
 """Define Organization, User, Membership, ApiKey, OrganizationLimits and RetentionRule.
 
-`IdentityProvider` is in `sso.models`, and `SavedView` and `DefaultView` are in `saved_views.models`.
+`IdentityProvider` is in `sso.models`, `SavedView` and `DefaultView` are in `saved_views.models`, and
+`ReportSubscription` is in `report_subscriptions`.
 """
 
 from __future__ import annotations
@@ -365,5 +366,7 @@ class RetentionRule(OwnedModel):
             )
 
 
-from accounts.saved_views.models import DefaultView, SavedView  # noqa: E402, F401  (Django looks for models here)
-from accounts.sso.models import IdentityProvider  # noqa: E402, F401  (Django looks for models in this module)
+# Django looks for models in this module.
+from accounts.report_subscriptions import ReportSubscription  # noqa: E402, F401
+from accounts.saved_views.models import DefaultView, SavedView  # noqa: E402, F401
+from accounts.sso.models import IdentityProvider  # noqa: E402, F401

@@ -12,7 +12,16 @@ from axes.models import AccessAttempt, AccessLog
 from django.db.models import Q
 
 from accounts import services
-from accounts.models import ApiKey, DefaultView, IdentityProvider, Membership, SavedView, SecurityMail, User
+from accounts.models import (
+    ApiKey,
+    DefaultView,
+    IdentityProvider,
+    Membership,
+    ReportSubscription,
+    SavedView,
+    SecurityMail,
+    User,
+)
 from dispatch.core.events import SYSTEM
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
@@ -52,6 +61,9 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     tables["single_sign_on"] = personal_data.as_rows(links, "id", "provider", "uid", "date_joined", "last_login")
     tables["security_mails"] = personal_data.as_rows(
         SecurityMail.objects.filter(user__in=ids), "id", "kind", "data", "created_at"
+    )
+    tables["report_subscriptions"] = personal_data.as_rows(
+        ReportSubscription.objects.of(person.organization_id).filter(membership__user__in=ids)
     )
     tables["second_factors"] = personal_data.as_rows(
         Authenticator.objects.filter(user__in=ids), "id", "type", "created_at", "last_used_at"
@@ -105,6 +117,7 @@ def erase(person: DataSubject) -> int:
         SavedView.objects.filter(owner=user).delete()
         SavedView.objects.filter(shared_by=user).update(shared_by=None)  # the organization keeps shared views
         DefaultView.objects.filter(user=user).delete()
+        ReportSubscription.objects.filter(membership__user=user).delete()
         for session in UserSession.objects.filter(user=user):
             session.end()  # deletes what the session stores too
         user.save()

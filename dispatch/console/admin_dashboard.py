@@ -13,7 +13,7 @@ from django.urls import reverse
 
 from accounts.models import Membership, Organization
 from dispatch.capacity.models import OutboundNumber
-from dispatch.console.reports.charts import Chart, bar_chart, line_chart
+from dispatch.console.admin_charts import Chart, bar_chart, line_chart
 from dispatch.console.reports.statistics import build_report
 from dispatch.console.templatetags.console import percent, seconds
 from dispatch.core import clock

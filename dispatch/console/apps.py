@@ -5,14 +5,18 @@ from django.contrib.admin.apps import SimpleAdminConfig
 
 
 class ConsoleConfig(AppConfig):
-    """The console has templates and static files, but no models."""
+    """The console has templates, static files and a loop, but no models."""
 
     default = True
     name = "dispatch.console"
     label = "console"
 
     def ready(self) -> None:
+        from accounts import services as accounts
         from dispatch.console import checks  # noqa: F401
+        from dispatch.console.reports.subscriptions import move_due_times
+
+        accounts.on_time_zone_change(move_due_times)
 
 
 class AdminConfig(SimpleAdminConfig):

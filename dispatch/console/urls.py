@@ -4,7 +4,6 @@ from django.urls import include, path
 
 from dispatch.console import page_context
 from dispatch.console.board import bulk, job_panel, new_job, saved_views, thread, views
-from dispatch.console.reports import views as reports
 from dispatch.console.timeline import views as timeline
 
 app_name = "console"
@@ -36,6 +35,5 @@ urlpatterns = [
     path("notifications/", include("dispatch.console.notifications.urls")),
     path("outbox/", include("dispatch.console.outbox.urls")),
     path("schedules/", include("dispatch.console.schedules.urls")),
-    path("reports/", reports.reports, name="reports"),
-    path("reports/csv/", reports.as_csv, name="reports_csv"),
+    path("reports/", include("dispatch.console.reports.urls")),
 ]

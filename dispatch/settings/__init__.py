@@ -37,6 +37,7 @@ DB_LOCK_TIMEOUT_S = env.float("DB_LOCK_TIMEOUT_S", default=5.0)  # workers and d
 DB_IDLE_TRANSACTION_TIMEOUT_S = env.float("DB_IDLE_TRANSACTION_TIMEOUT_S", default=30.0)
 WEB_LOCK_TIMEOUT_S = env.float("WEB_LOCK_TIMEOUT_S", default=3.0)
 WEB_STATEMENT_TIMEOUT_S = env.float("WEB_STATEMENT_TIMEOUT_S", default=60.0)
+REPORT_STATEMENT_TIMEOUT_S = env.float("REPORT_STATEMENT_TIMEOUT_S", default=20.0)
 # Pool size of the web process (asgi.py sets it); 0: one persistent connection per thread.
 DB_POOL_SIZE = env.int("DB_POOL_SIZE", default=0)
 if DB_POOL_SIZE:

@@ -19,9 +19,10 @@ from django.apps import apps
 from django.db import DatabaseError, connection, connections
 
 from accounts.auth import security_mail
-from accounts.models import Organization, SecurityMail
+from accounts.models import Membership, Organization, ReportSubscription, SecurityMail
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import ProviderAccount
+from dispatch.console.reports import report_mail
 from dispatch.core import clock
 from dispatch.core.audit import chain
 from dispatch.core.crypto import EncryptedJSONField, EncryptedTextField
@@ -173,6 +174,15 @@ def due_mail(organization: Organization) -> SecurityMail:
     return SecurityMail.objects.create(user=make.dispatcher(organization), kind="password_changed")
 
 
+def due_report(organization: Organization) -> ReportSubscription:
+    now = clock.now()
+    member = Membership.objects.get(user=make.dispatcher(organization))
+    row: ReportSubscription = ReportSubscription.objects.create(
+        organization=organization, membership=member, report="overview", due_at=now, next_attempt_at=now
+    )
+    return row
+
+
 def old_session(organization: Organization) -> UserSession:
     session: UserSession = UserSession.objects.create(
         user=make.dispatcher(organization), session_key=f"key-{organization.pk}", ip="10.0.0.1"
@@ -275,6 +285,11 @@ CASES: dict[str, Case] = {
         due_mail,
         lambda row: not SecurityMail.objects.filter(pk=row.pk).exists(),
         lambda bad: fails_for(security_mail, "render_mail", lambda row: row.pk == bad.pk),
+    ),
+    "report_mail": Case(
+        due_report,
+        lambda row: reload(row).sent_at is not None,
+        lambda bad: fails_for(report_mail, "build_message", lambda row, *_: row.pk == bad.pk),
     ),
     "forget_sign_ins": Case(old_session, lambda row: not UserSession.objects.filter(pk=row.pk).exists()),
     "leads_lifted": Case(

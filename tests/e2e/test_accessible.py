@@ -28,6 +28,7 @@ def pages(ours: Tenant) -> list[str]:
         f"/board/?job={ours.row(Job).pk}&map=1",
         "/board/?text=nobody-is-called-that",
         "/reports/",
+        *(f"/reports/{slug}/?days=366" for slug in ("technicians", "hours")),
         "/leads/",
         "/leads/phone/?q=602-555-0134",
         "/leads/upload/",

@@ -14,6 +14,7 @@ from accounts.models import (
     Membership,
     Organization,
     OrganizationLimits,
+    ReportSubscription,
     RetentionRule,
     User,
 )
@@ -207,6 +208,13 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         client_id=f"{t.tag} client",
         client_secret=f"{t.tag} secret",
         allowed_domains=[f"{t.tag.lower()}.example"],
+    ),
+    ReportSubscription: lambda t: ReportSubscription.objects.create(
+        organization=t.organization,
+        membership=t.row(Membership),
+        report="overview",
+        due_at=clock.now() + timedelta(days=7),
+        next_attempt_at=clock.now() + timedelta(days=7),
     ),
     RetentionRule: lambda t: RetentionRule.objects.create(
         organization=t.organization, what="events", days=400 + t.organization.pk

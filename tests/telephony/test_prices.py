@@ -17,6 +17,7 @@ from dispatch.telephony.models import Call, InboundCall, Text
 from dispatch.telephony.providers import twilio_prices
 from dispatch.telephony.providers.base import Price
 from dispatch.telephony.services import prices
+from tests.console.streams import read_stream
 from tests.phones import Simulator, answer, ignore
 from tests.support import factories
 from tests.support.waiting import wait_until
@@ -181,12 +182,11 @@ def test_report_adds_up_by_local_day_and_currency(caller: Caller) -> None:
         ("EUR", Decimal("0.30")),
     ]
     assert spend.unknown == 1
-    assert spend.days[0].shown == ["0.1", "0", "0.1"]
     admin = factories.browser(factories.admin(caller.organization))
     page = admin.get("/reports/").content.decode()
     assert "<td>EUR</td>" in page
     assert "Without a price so far: 1." in page
-    sheet = admin.get("/reports/csv/?by=spend").content.decode()
+    sheet = read_stream(admin.get("/reports/csv/?by=spend"))
     assert f"{spend.days[0].day},USD,0.100000,0,0.100000" in sheet
     assert pending.price is None
 

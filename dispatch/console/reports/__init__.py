@@ -1,1 +1,4 @@
-"""Reports: dispatching statistics by day and by service, as charts, tables and CSV."""
+"""Reports of a period, compared with the one before, as charts, tables, CSV and e-mail.
+
+`kinds` lists them; each module named after what a report is about builds it from `pages` and `tables`.
+"""

@@ -24,11 +24,6 @@ class DayCost:
     def total(self) -> Decimal:
         return self.calls + self.texts
 
-    @property
-    def shown(self) -> list[str]:
-        """Return calls, texts and total without trailing zeros."""
-        return [f"{cost.normalize():f}" for cost in (self.calls, self.texts, self.total)]
-
 
 @dataclass(frozen=True)
 class Spend:

@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date
 from typing import Any
-from zoneinfo import ZoneInfo
-
-from django.db import connection
 
 from accounts.models import Organization
-from dispatch.core import clock
-from dispatch.core.ids import read_id
+from dispatch.console.reports.periods import Period
+from dispatch.console.reports.queries import fetch, span_parameters
 from dispatch.jobs.models import ServiceType
-
-SPANS = (7, 14, 30, 90)
-DEFAULT_SPAN = 14
-MAX_SPAN = 366
 
 # Each job of the span once, with its offers aggregated; then by day, by service, and total.
 _FIGURES = """
@@ -69,6 +62,11 @@ class Figures:
     tries: float | None = None
     exhaustion: float | None = None
 
+    @property
+    def unassigned(self) -> float | None:
+        """Return the share of jobs that nobody has been assigned to."""
+        return (self.jobs - self.assigned) / self.jobs if self.jobs else None
+
 
 @dataclass(frozen=True)
 class Report:
@@ -86,47 +84,20 @@ def build_report(
     organization: Organization, first: date, last: date, service: ServiceType | None = None
 ) -> Report:
     """Build the statistics from `first` to `last`. Every day has a row, including days without jobs."""
-    zone = ZoneInfo(organization.time_zone)
-    parameters: dict[str, Any] = {
-        "organization_id": organization.pk,
-        "zone": organization.time_zone,
-        "since": datetime.combine(first, time(), zone).astimezone(UTC),
-        "until": datetime.combine(last + timedelta(days=1), time(), zone).astimezone(UTC),
-        "service_id": service.pk if service else None,
-    }
-    with connection.cursor() as cursor:
-        cursor.execute(_FIGURES, parameters)
-        rows = cursor.fetchall()
+    period = Period(first, last, organization.time_zone)
+    rows = fetch(_FIGURES, span_parameters(organization, period, service_id=service.pk if service else None))
     names = dict(ServiceType.objects.of(organization).values_list("pk", "name"))
     days = {row[0]: row for row in rows if not row[2]}
     services = [_figures(names.get(row[1], "?"), None, row) for row in rows if not row[3]]
     total = next(row for row in rows if row[2] and row[3])
-    every_day = [first + timedelta(days=n) for n in range((last - first).days + 1)]
     return Report(
         first,
         last,
         organization.time_zone,
         _figures("All", None, total),
-        [_of_day(day, days.get(day)) for day in every_day],
+        [_of_day(day, days.get(day)) for day in period.days],
         sorted(services, key=lambda figures: (-figures.jobs, figures.name)),
     )
-
-
-def span_of(organization: Organization, query: Any) -> tuple[date, date, int]:
-    """Return the days in the URL, `?from=2026-01-01&to=2026-01-31` or the last `?days=14`, and their number.
-
-    Invalid values fall back to the default.
-    """
-    today = clock.now().astimezone(ZoneInfo(organization.time_zone)).date()
-    try:
-        first, last = date.fromisoformat(query.get("from", "")), date.fromisoformat(query.get("to", ""))
-        if first <= last and (last - first).days < MAX_SPAN:
-            return first, last, (last - first).days + 1
-    except ValueError:
-        pass
-    days = read_id(query.get("days"))
-    days = DEFAULT_SPAN if days is None else min(max(days, 1), MAX_SPAN)
-    return today - timedelta(days=days - 1), today, days
 
 
 def _of_day(day: date, row: tuple[Any, ...] | None) -> Figures:

@@ -1,119 +1,128 @@
-"""The reports page and its CSV."""
+"""The pages of reports, their CSV files, and subscriptions."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
-from django.http import HttpRequest, HttpResponse
-from django.views.decorators.http import require_GET
+from django.conf import settings
+from django.core.exceptions import BadRequest, PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, StreamingHttpResponse
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_GET, require_POST
 
+from accounts.models import ReportSubscription
+from accounts.tenancy import actor_of
 from dispatch.console import views_base
-from dispatch.console.reports.charts import WIDE, WIDTH, bar_chart, line_chart
-from dispatch.console.reports.spend import build_spend
-from dispatch.console.reports.statistics import SPANS, Figures, Report, build_report, span_of
-from dispatch.console.templatetags.console import percent, seconds
+from dispatch.console.reports import customers, report_mail, subscriptions
+from dispatch.console.reports.csv_tables import choose_table, csv_head, file_name
+from dispatch.console.reports.kinds import KINDS, OVERVIEW, ReportKind, read_filters
+from dispatch.console.reports.pages import Filters, Report
+from dispatch.console.reports.periods import SPANS, Period, read_period
+from dispatch.console.reports.queries import TooManyRows
+from dispatch.console.reports.subscriptions import subscription_of
 from dispatch.console.views_base import console_view
 from dispatch.core import csv_files
-from dispatch.jobs.models import ServiceType
+from dispatch.core.ids import read_id
+from dispatch.jobs.public.common import with_signed_link
 
-COLUMNS = (
-    "jobs", "assigned", "median_time_to_assign_s", "p90_time_to_assign_s", "acceptance_rate",
-    "tries_per_assignment", "exhaustion_rate",
-)  # fmt: skip
+CSV_PAGE = 500
 
 
 @require_GET
 @console_view
-def reports(request: HttpRequest) -> HttpResponse:
-    """Render the statistics by day and by service, with charts."""
-    report, service, days = _requested_report(request)
-    names = [figures.name for figures in report.days]
-    times = [
-        ("median", "calling", [figures.median_s for figures in report.days]),
-        ("90th pct.", "late", [figures.p90_s for figures in report.days]),
-    ]
-    charts = [
-        *(  # wide if there is space
-            line_chart("Time to assign", names, times, seconds, times=True, width=width) for width in (WIDE, WIDTH)
-        ),
-        bar_chart("Jobs", names, [figures.jobs for figures in report.days], lambda value: f"{value:g}"),
-        line_chart(
-            "Acceptance rate",
-            names,
-            [("accepted", "good", [figures.acceptance for figures in report.days])],
-            percent,
-            top=1.0,
-        ),
-        line_chart(
-            "Calls per assigned job",
-            names,
-            [("calls", "calling", [figures.tries for figures in report.days])],
-            lambda value: f"{value:.3g}",
-        ),
-        line_chart(
-            "Nobody accepted",
-            names,
-            [("nobody", "attention", [figures.exhaustion for figures in report.days])],
-            percent,
-            top=1.0,
-        ),
-    ]
-    context = {
+def show_report(request: HttpRequest, slug: str = OVERVIEW) -> HttpResponse:
+    """Render a report: totals, charts and tables of a period, compared with the one before."""
+    kind, period, filters = _requested(request, slug)
+    context: dict[str, Any] = {
         "current": "reports",
-        "report": report,
-        "charts": charts,
+        "kind": kind,
+        "kinds": KINDS.values(),
+        "period": period,
         "spans": SPANS,
-        "days": days,
-        "service": service,
-        "services": ServiceType.objects.of(request.organization),
-        "spend": build_spend(request.organization, report.first, report.last),
-        "most_jobs": max((figures.jobs for figures in report.services), default=0),
+        "is_last_days": period.last == read_period(request.organization, {}).last,
+        "has_mail": settings.EMAIL_IS_SET_UP,
+        "membership": request.membership,
+        "subscription": subscription_of(request.membership, kind.slug),
+        "frequencies": ReportSubscription.Frequency.choices,
+        "hours": range(24),
     }
+    try:
+        context["report"] = kind.build(request.organization, period, filters)
+    except TooManyRows:
+        context["report"] = Report(is_empty=True)
+        context["is_too_long"] = True
     return views_base.render_page(request, "console/reports/reports.html", context)
 
 
 @require_GET
 @console_view
-def as_csv(request: HttpRequest) -> HttpResponse:
-    """Return the table by day, by service (`?by=service`) or of prices (`?by=spend`), as CSV.
+def as_csv(request: HttpRequest, slug: str = OVERVIEW) -> HttpResponse:
+    """Return a table as CSV, sent in pages: `?by=` is one of the report's tables, by default the first.
 
-    Times in seconds, rates from 0 to 1.
+    Of the overview, the default is the table by day. Times are in seconds, shares from 0 to 1.
     """
-    report, _, _ = _requested_report(request)
-    if request.GET.get("by") == "spend":
-        return _spend_csv(request, report)
-    by = "service" if request.GET.get("by") == "service" else "day"
-    name = f"dispatch-{request.organization.slug}-by-{by}-{report.first}-{report.last}.csv"
-    rows = report.services if by == "service" else report.days
-    return csv_files.csv_response(
-        name,
-        [by if by == "service" else f"day ({report.zone})", *COLUMNS],
-        (
-            [csv_files.escape_formula(figures.name) if by == "service" else f"{figures.day}", *_row(figures)]
-            for figures in rows
-        ),
-    )
+    kind, period, filters = _requested(request, slug)
+    try:
+        return cast(HttpResponse, _csv(request, kind, period, filters))
+    except TooManyRows:
+        return views_base.render_page(
+            request, "console/reports/too_long.html", {"current": "reports", "kind": kind}, status=422
+        )
 
 
-def _spend_csv(request: HttpRequest, report: Report) -> HttpResponse:
-    spend = build_spend(request.organization, report.first, report.last)
-    return csv_files.csv_response(
-        f"dispatch-{request.organization.slug}-spend-{report.first}-{report.last}.csv",
-        [f"day ({report.zone})", "currency", "calls", "texts", "total"],
-        ([f"{cost.day}", cost.currency, cost.calls, cost.texts, cost.total] for cost in spend.days),
-    )
+def _csv(request: HttpRequest, kind: ReportKind, period: Period, filters: Filters) -> StreamingHttpResponse:
+    if kind.slug == "customers":
+        head = [kind.slug[:-1], *(column.key for column in customers.COLUMNS)]
+        pages = customers.export_pages(request.organization, period, filters)
+        return csv_files.csv_stream(_file_name(request, kind.slug, period), head, pages)
+    table = choose_table(kind.build(request.organization, period, filters), request.GET.get("by", ""))
+    rows = table.csv_rows
+    pages = (rows[start : start + CSV_PAGE] for start in range(0, len(rows), CSV_PAGE))
+    return csv_files.csv_stream(_file_name(request, table.slug, period), csv_head(table, period), pages)
 
 
-def _requested_report(request: HttpRequest) -> tuple[Report, ServiceType | None, int]:
-    first, last, days = span_of(request.organization, request.GET)
-    code = request.GET.get("service", "")[:64]
-    service = ServiceType.objects.of(request.organization).filter(code=code).first() if code else None
-    return build_report(request.organization, first, last, service), service, days
+def _file_name(request: HttpRequest, by: str, period: Period) -> str:
+    return file_name(request.organization.slug, by, period)
 
 
-def _row(figures: Figures) -> list[Any]:
-    rounded = [
-        None if value is None else round(value, 4)
-        for value in (figures.median_s, figures.p90_s, figures.acceptance, figures.tries, figures.exhaustion)
-    ]
-    return [figures.jobs, figures.assigned, *rounded]
+@require_POST
+@console_view
+def subscribe(request: HttpRequest, slug: str) -> HttpResponse:
+    """Subscribe the user to a report by e-mail, change the subscription, or end it (`stop`)."""
+    kind, membership = _kind_of(slug), request.membership
+    if membership is None:
+        raise PermissionDenied("You are not a member of this organization.")
+    actor, row = actor_of(membership.user), subscription_of(membership, kind.slug)
+    hour, frequency = read_id(request.POST.get("hour")), request.POST.get("frequency", "")
+    if "stop" in request.POST:
+        if row is not None:
+            subscriptions.unsubscribe(row, "asked", actor=actor)
+    elif hour is None or hour > 23 or frequency not in ReportSubscription.Frequency.values:
+        raise BadRequest("Choose how often and at which hour the report is sent.")
+    elif settings.EMAIL_IS_SET_UP:
+        subscriptions.subscribe(membership, kind.slug, frequency, hour, actor=actor)
+    address = reverse("console:reports") if kind.is_overview else reverse("console:report", args=[kind.slug])
+    return views_base.back_to(request, f"{address}#by-e-mail")
+
+
+@with_signed_link(report_mail.subscription_of_link, report_mail.language_of)
+def unsubscribe(request: HttpRequest, row: ReportSubscription) -> HttpResponse:
+    """Show the page of an unsubscribe link, and end the subscription on POST. Mail programs post directly."""
+    is_done = request.method == "POST"
+    if is_done:
+        subscriptions.unsubscribe(row, "link", actor=actor_of(row.membership.user))
+    context = {"organization": row.organization, "kind": KINDS.get(row.report), "is_done": is_done}
+    return render(request, "console/reports/unsubscribe.html", context)
+
+
+def _kind_of(slug: str) -> ReportKind:
+    if (kind := KINDS.get(slug)) is None:
+        raise Http404
+    return kind
+
+
+def _requested(request: HttpRequest, slug: str) -> tuple[ReportKind, Period, Filters]:
+    kind = _kind_of(slug)
+    period = read_period(request.organization, request.GET)
+    return kind, period, read_filters(request.organization, request.GET)

@@ -174,7 +174,7 @@ def _write_finished_lead(
         key = chance.choices(("1", "2", ""), (5, 3, 2))[0] if outcome == "answered" else ""
         key_at = ended - timedelta(seconds=4)
         call = PastCall(phone, outcome, at, ringing, answered, ended, key, key_at)
-        call_id = calls.write("lead", lead["id"], call, attempt=attempt)
+        call_id = calls.write("lead", lead["id"], call, attempt=attempt, context={"campaign_id": campaign.pk})
         about: dict[str, Any] = {"call": call_id, "attempt": attempt, "campaign_id": campaign.pk}
         batch.event(at, "lead.processing", lead["id"], call_status="requesting", **about)
         lead.update(attempts=attempt, token=attempt, last_outcome=outcome)

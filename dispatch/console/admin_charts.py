@@ -1,4 +1,4 @@
-"""Compute line and bar charts over days. The template draws them as SVG, from zero and with direct labels."""
+"""Compute line and bar charts over days for the admin, as SVG: from zero and with direct labels."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-WIDTH, WIDE, HEIGHT = 560, 1140, 190
+WIDTH, HEIGHT = 560, 190
 LEFT, RIGHT, TOP, BOTTOM = 52, 64, 14, 24
 STEPS = (1, 2, 5, 10)
 # Steps of a time axis, in seconds.
@@ -72,10 +72,6 @@ class Chart:
         return self.width - RIGHT
 
     @property
-    def is_wide(self) -> bool:
-        return self.width > WIDTH
-
-    @property
     def is_empty(self) -> bool:
         return not self.bars and not any(line.marks for line in self.lines)
 
@@ -91,7 +87,6 @@ def line_chart(
     *,
     top: float | None = None,
     times: bool = False,
-    width: int = WIDTH,
 ) -> Chart:
     """Build a line chart.
 
@@ -101,9 +96,9 @@ def line_chart(
     highest = max((value for _, _, values in series for value in values if value is not None), default=0.0)
     ticks = _ticks(top or highest, times)
     end = ticks[-1]
-    lines = [_build_series(label, tone, values, end, days, words, width) for label, tone, values in series]
+    lines = [_build_series(label, tone, values, end, days, words) for label, tone, values in series]
     marks = [Tick(_y(value, end), words(value)) for value in ticks]
-    return Chart(title, _spread_labels(lines), [], marks, _days(days, width), width)
+    return Chart(title, _spread_labels(lines), [], marks, _days(days))
 
 
 def bar_chart(title: str, days: Sequence[str], values: Sequence[float], words: Callable[[float], str]) -> Chart:
@@ -122,7 +117,7 @@ def bar_chart(title: str, days: Sequence[str], values: Sequence[float], words: C
         for n, (day, value) in enumerate(zip(days, values, strict=True))
         if value
     ]
-    return Chart(title, [], bars, [Tick(_y(value, end), words(value)) for value in ticks], _days(days, WIDTH))
+    return Chart(title, [], bars, [Tick(_y(value, end), words(value)) for value in ticks], _days(days))
 
 
 def _build_series(
@@ -132,14 +127,13 @@ def _build_series(
     end: float,
     days: Sequence[str],
     words: Callable[[float], str],
-    width: int,
 ) -> Series:
     path, marks, pen = "", [], "M"
     for n, value in enumerate(values):
         if value is None:
             pen = "M"
             continue
-        x, y = _x(n, len(values), width), _y(value, end)
+        x, y = _x(n, len(values)), _y(value, end)
         path += f"{pen}{x} {y}"
         pen = "L"
         marks.append(Mark(x, y, f"{days[n]}, {label}: {words(value)}"))
@@ -157,8 +151,8 @@ def _spread_labels(lines: list[Series]) -> list[Series]:
     return placed
 
 
-def _x(n: int, count: int, width: int) -> float:
-    room = (width - LEFT - RIGHT) / max(1, count)
+def _x(n: int, count: int) -> float:
+    room = (WIDTH - LEFT - RIGHT) / max(1, count)
     return round(LEFT + (n + 0.5) * room, 1)
 
 
@@ -181,8 +175,8 @@ def _ticks(highest: float, times: bool) -> list[float]:
     return [n * step for n in range(ceil(highest / step - 1e-9) + 1)]
 
 
-def _days(days: Sequence[str], width: int) -> list[Tick]:
+def _days(days: Sequence[str]) -> list[Tick]:
     """Label the first day and every n-th day after it, as many as fit."""
-    every = max(1, ceil(len(days) / (width // 110)))
+    every = max(1, ceil(len(days) / (WIDTH // 110)))
     shown = list(range(0, len(days), every))
-    return [Tick(_x(n, len(days), width), days[n]) for n in shown]
+    return [Tick(_x(n, len(days)), days[n]) for n in shown]

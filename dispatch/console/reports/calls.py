@@ -1,0 +1,231 @@
+"""The reports by campaign and by number: calls, answers, outcomes and costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Any
+
+from accounts.models import Organization
+from dispatch.capacity.models import OutboundNumber
+from dispatch.console.reports.pages import MAX_ROWS, Choice, Filters, Report, bar_chart
+from dispatch.console.reports.periods import Period
+from dispatch.console.reports.queries import fetch, span_parameters
+from dispatch.console.reports.tables import (
+    COUNT,
+    MONEY,
+    SECONDS,
+    SHARE,
+    Column,
+    Row,
+    Table,
+    Tile,
+    make_tile,
+    share,
+)
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
+from dispatch.leads.models import Campaign
+from dispatch.telephony.models import Call
+from dispatch.telephony.rules import NEVER_PLACED
+
+CALLS = (
+    Column("calls", mark("Calls")),
+    Column("answered", mark("Answered")),
+    Column("answer_rate", mark("Answer rate"), SHARE),
+    Column("talk_s", mark("Time on the phone"), SECONDS),
+)
+FINISHED = Column("finished", mark("Finished leads"))
+OUTCOMES = {
+    "answered": mark("Leads answered"),
+    "voicemail": mark("Voicemail"),
+    "attempts_exhausted": mark("Attempts exhausted"),
+    "no_answer": mark("No answer"),
+    "busy": mark("Busy"),
+    "failed": mark("Failed"),
+    "invalid_number": mark("Invalid number"),
+    "precheck_failed": mark("No longer wanted"),
+    "not_placed": mark("Not placed"),
+    "do_not_call": mark("Do not call"),
+    "no_consent": mark("No consent"),
+    "outside_window": mark("Outside its hours for too long"),
+    "cancelled": mark("Leads canceled"),
+    "webhook_lost": mark("End never reported"),
+    "dry_run": mark("Dry run"),
+}
+
+# `||` keeps the planner from an index on the purpose: without statistics, all calls of a purpose seem few.
+_CALLS = """
+SELECT {group} AS of, price_unit, count(*) FILTER (WHERE {counts}), count(answered_at) FILTER (WHERE {counts}),
+    sum(duration_s) FILTER (WHERE {counts}), sum(price)
+FROM telephony_call
+WHERE organization_id = %(organization_id)s AND requested_at >= %(since)s AND requested_at < %(until)s
+AND status <> ALL(%(never)s) AND {which}
+GROUP BY 1, 2
+"""
+_BY_NUMBER = _CALLS.format(
+    group="number_id", counts="true", which="(%(purpose)s = '' OR purpose || '' = %(purpose)s)"
+)
+# A call to the person who takes over costs something, but is not a call of the campaign's leads.
+_BY_CAMPAIGN = _CALLS.format(
+    group="(context ->> 'campaign_id')::bigint",
+    counts="purpose = 'lead'",
+    which="purpose || '' IN ('lead', 'connect') AND jsonb_typeof(context -> 'campaign_id') = 'number'",
+)
+_OUTCOMES = """
+SELECT campaign_id, outcome, count(*) FROM leads_lead
+WHERE organization_id = %(organization_id)s AND status = 'finished'
+AND finished_at >= %(since)s AND finished_at < %(until)s
+GROUP BY 1, 2
+"""
+
+
+@dataclass
+class Tally:
+    """The calls of one campaign or number. `costs`: the known prices by currency; `outcomes`: finished leads."""
+
+    calls: int = 0
+    answered: int = 0
+    talk_s: int = 0
+    costs: dict[str, Decimal] = field(default_factory=dict)
+    outcomes: dict[str, int] = field(default_factory=dict)
+
+    def add(self, other: Tally) -> None:
+        """Add another tally."""
+        self.calls += other.calls
+        self.answered += other.answered
+        self.talk_s += other.talk_s
+        for unit, cost in other.costs.items():
+            self.costs[unit] = self.costs.get(unit, Decimal()) + cost
+        for outcome, count in other.outcomes.items():
+            self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+
+    @property
+    def answer_rate(self) -> float | None:
+        return share(self.answered, self.calls)
+
+    @property
+    def finished(self) -> int:
+        """How many leads were finished."""
+        return sum(self.outcomes.values())
+
+    def values(self) -> dict[str, Any]:
+        """Return the cells of its row."""
+        found: dict[str, Any] = {
+            "calls": self.calls,
+            "answered": self.answered,
+            "answer_rate": self.answer_rate,
+            "talk_s": self.talk_s,
+            "finished": self.finished,
+        }
+        found |= {_cost_key(unit): cost for unit, cost in self.costs.items()}
+        return found | {f"leads_{outcome}": self.outcomes.get(outcome, 0) for outcome in OUTCOMES}
+
+
+def build_numbers(organization: Organization, period: Period, filters: Filters) -> Report:
+    """Build the report by number of a period, those with most calls first."""
+    now = _load_numbers(organization, period, filters.purpose)
+    before = _load_numbers(organization, period.previous, filters.purpose)
+    numbers = OutboundNumber.objects.of(organization).filter(pk__in=now).only("phone", "name")
+    names = {number.pk: (number.phone.as_international, number.name) for number in numbers}
+    options = [("", "All calls"), *Call.Purpose.choices]
+    return Report(
+        tiles=_tiles(now, before),
+        charts=[bar_chart("Calls and answers", _rows(now, names), _rows(before, names), *_BARS)],
+        tables=[_table("numbers", mark("By number"), mark("Number"), now, names, mark("All numbers"), CALLS)],
+        is_empty=not now,
+        note=("Calls that were never placed are left out. The phone provider reports prices some time later."),
+        extra={"choices": [Choice("purpose", "Calls", options, filters.purpose)]},
+    )
+
+
+def build_campaigns(organization: Organization, period: Period, filters: Filters) -> Report:
+    """Build the report by campaign of a period, those with most calls first."""
+    now, before = _load_campaigns(organization, period), _load_campaigns(organization, period.previous)
+    campaigns = Campaign.objects.of(organization).filter(pk__in=now)
+    names = {pk: (name, "") for pk, name in campaigns.values_list("pk", "name")}
+    reached = [outcome for outcome in OUTCOMES if any(tally.outcomes.get(outcome) for tally in now.values())]
+    columns = [*CALLS, FINISHED, *(Column(f"leads_{outcome}", OUTCOMES[outcome]) for outcome in reached)]
+    return Report(
+        tiles=_tiles(now, before, with_leads=True),
+        charts=[bar_chart("Calls and answers", _rows(now, names), _rows(before, names), *_BARS)],
+        tables=[
+            _table("campaigns", mark("By campaign"), mark("Campaign"), now, names, mark("All campaigns"), columns)
+        ],
+        is_empty=not now,
+        note=("Outcomes are those of leads that were finished in the period."),
+    )
+
+
+def _load_numbers(organization: Organization, period: Period, purpose: str) -> dict[int, Tally]:
+    given = span_parameters(organization, period, never=[*NEVER_PLACED], purpose=purpose)
+    return _read_calls(fetch(_BY_NUMBER, given))
+
+
+def _load_campaigns(organization: Organization, period: Period) -> dict[int, Tally]:
+    given = span_parameters(organization, period, never=[*NEVER_PLACED])
+    tallies = _read_calls(fetch(_BY_CAMPAIGN, given))
+    for campaign_id, outcome, count in fetch(_OUTCOMES, given):
+        tallies.setdefault(campaign_id, Tally()).outcomes[outcome] = count
+    return tallies
+
+
+def _read_calls(found: list[tuple[Any, ...]]) -> dict[int, Tally]:
+    tallies: dict[int, Tally] = {}
+    for pk, unit, calls, answered, talk_s, cost in found:
+        costs = {} if cost is None else {unit: cost}
+        tallies.setdefault(pk, Tally()).add(Tally(calls, answered, int(talk_s or 0), costs))
+    return tallies
+
+
+def _sum(tallies: Mapping[int, Tally]) -> Tally:
+    total = Tally()
+    for tally in tallies.values():
+        total.add(tally)
+    return total
+
+
+def _tiles(now: Mapping[int, Tally], before: Mapping[int, Tally], *, with_leads: bool = False) -> list[Tile]:
+    total, past = _sum(now), _sum(before)
+    tiles = [
+        make_tile(mark("Calls"), COUNT, total.calls, past.calls),
+        make_tile(mark("Answered"), COUNT, total.answered, past.answered),
+        make_tile(mark("Answer rate"), SHARE, total.answer_rate, past.answer_rate, _("share of calls")),
+    ]
+    if with_leads:
+        tiles.append(make_tile(mark("Finished leads"), COUNT, total.finished, past.finished))
+    for unit, cost in sorted(total.costs.items()):
+        title = _("Cost in {currency}").format(currency=unit) if unit else _("Cost")
+        tiles.append(make_tile(title, MONEY, cost, past.costs.get(unit)))
+    return tiles
+
+
+def _rows(tallies: Mapping[int, Tally], names: Mapping[int, tuple[str, str]]) -> list[Row]:
+    rows = []
+    for pk, tally in tallies.items():
+        name, note = names.get(pk, ("?", ""))
+        rows.append(Row(name, tally.values(), note, key=pk))
+    return sorted(rows, key=lambda row: (-row.values["calls"], row.name, row.key))
+
+
+def _table(
+    slug: str,
+    title: str,
+    what: str,
+    tallies: Mapping[int, Tally],
+    names: Mapping[int, tuple[str, str]],
+    all_of_them: str,
+    columns: Sequence[Column],
+) -> Table:
+    total = _sum(tallies)
+    costs = [Column(_cost_key(unit), f"{_('Cost')} {unit}".strip(), MONEY) for unit in sorted(total.costs)]
+    rows = _rows(tallies, names)
+    return Table(slug, title, what, [*columns, *costs], rows, Row(_(all_of_them), total.values()), MAX_ROWS)
+
+
+def _cost_key(unit: str) -> str:
+    return f"cost_{unit.lower()}" if unit else "cost"
+
+
+_BARS = (("calls", "calls", "calling"), ("answered", "answered", "good"))
