@@ -29,8 +29,8 @@ from dispatch.core.db import probe_link
 log = structlog.get_logger(__name__)
 
 EVERY_S = 5.0
-# A caller waits this long for a result, then uses the one before.
-WAIT_S = 2.0
+# A caller waits this long for a result, then uses the one before. Shorter than the limit of the probes.
+WAIT_S = 1.5
 # A write without an end after this time is a fault. PostgreSQL cancels it later.
 SLOW_S, STATEMENT_S, LOCK_S = 4.0, 6.0, 1.0
 # Rows of the table. Each process writes one of them, so that processes rarely wait for each other.
