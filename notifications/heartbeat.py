@@ -12,6 +12,7 @@ import structlog
 from django.conf import settings
 
 from dispatch.core import clock
+from dispatch.core.db import write_probe
 from dispatch.core.events.readers import lagging
 from dispatch.core.http.client import ForbiddenTarget, HttpClient, TargetError
 from dispatch.core.models import Leadership
@@ -48,10 +49,12 @@ def send_heartbeat() -> None:
 
 
 def find_problems() -> list[str]:
-    """Return what does not work: elected loops without a leader, late alerts, lagging event readers."""
+    """Return what does not work: writes, elected loops without a leader, late alerts, lagging event readers."""
     held = set(Leadership.objects.filter(expires_at__gt=clock.now()).values_list("name", flat=True))
     elected = {loop.name for loop in all_loops() if loop.elected}
     problems = [f"no leader runs {name}" for name in sorted(elected) if f"loop:{name}" not in held]
+    if fault := write_probe.find_fault():
+        problems.append(fault.words)
     (((), late),) = metrics.alerts_overdue()
     if late:
         problems.append(f"{late:g} alerts do not escalate")

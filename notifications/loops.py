@@ -48,12 +48,12 @@ def escalate() -> float | None:
 
 def send_email() -> float | None:
     """Send due emails."""
-    return _send(Channel.EMAIL)
+    return _send(*deliveries.EMAIL)
 
 
 def use_phone() -> float | None:
     """Send due calls and texts."""
-    return _send(Channel.SMS, Channel.VOICE)
+    return _send(*deliveries.PHONE)
 
 
 def _send(*channels: Channel) -> float | None:

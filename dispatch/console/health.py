@@ -16,6 +16,7 @@ from rq import Worker
 from accounts.models import Organization
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
+from dispatch.core.db import write_probe
 from dispatch.core.events import horizon, quarantine, readers
 from dispatch.core.redis import state
 from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, client
@@ -43,6 +44,7 @@ class Health:
     words, and `lag_s` by how many seconds. `holder`: the database session that blocks them, or empty.
     `quarantined`: how many of the organization's events could not be processed. `given_up`: loops
     whose leader gave up, with the reasons. `redis_fault`: what is wrong with Redis, in words, or empty.
+    `database_fault`: why PostgreSQL rejects writes, in words, or empty.
     `spend_hold`: why calls and texts wait for the spending cap, or empty. `cut_off`: the hosts that do not reach
     the phone provider although others do.
     """
@@ -60,6 +62,7 @@ class Health:
     quarantined: int = 0
     given_up: dict[str, str] = field(default_factory=dict)
     redis_fault: str = ""
+    database_fault: str = ""
     spend_hold: str = ""
     cut_off: tuple[str, ...] = ()
     at: datetime = field(default_factory=clock.now)
@@ -112,6 +115,7 @@ def _read_health(organization: Organization) -> Health:
     return Health(
         workers, queued, without, since, late_s, lines, free, *_lag(),
         quarantined=failed, given_up=_given_up(), redis_fault=_redis_fault(), spend_hold=hold,
+        database_fault=_database_fault(),
         cut_off=tuple(reachability.cut_off_hosts()),
     )  # fmt: skip
 
@@ -119,6 +123,11 @@ def _read_health(organization: Organization) -> Health:
 def _redis_fault() -> str:
     """Return what is wrong with Redis, unless it does not respond, which `workers` shows."""
     return next((fault.words for fault in state.find_faults() if fault.words != state.AWAY), "")
+
+
+def _database_fault() -> str:
+    fault = write_probe.find_fault()
+    return fault.words if fault else ""
 
 
 def _given_up() -> dict[str, str]:

@@ -241,6 +241,16 @@ class Reachability(models.Model):
         return f"{self.process}: {self.server}"
 
 
+class WriteProbe(models.Model):
+    """A row that a process changes to find out whether PostgreSQL accepts writes (`core.db.write_probe`)."""
+
+    slot = models.PositiveSmallIntegerField(primary_key=True)
+    written_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"slot {self.slot}"
+
+
 class RememberedAnswer(models.Model):
     """The first response to a request with an Idempotency-Key, stored together with the request's changes."""
 

@@ -103,7 +103,7 @@ def release_lifted() -> None:
 
 LOOPS: list[Loop | Service] = [
     Loop(redis_queue.PROMOTER, promote_due, settings.LEADS_TICK_S, elected=True, needs_redis=LEADS),
-    Service(DIALER, dialer.run_dialer),
+    Service(DIALER, dialer.run_dialer, connections=settings.LEADS_CLAIMERS + 2),  # claims, cancellations, results
     Loop("leads_near", schedule_near, settings.LEADS_NEAR_INTERVAL_S, elected=True, needs_redis=LEADS),
     Loop("leads_sweep", sweep_backlog, settings.LEADS_SWEEP_INTERVAL_S, elected=True, needs_redis=LEADS),
     Loop("leads_workers", reap_batches, settings.LEADS_WORKERS_INTERVAL_S, elected=True, needs_redis=LEADS),

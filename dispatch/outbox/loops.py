@@ -55,5 +55,6 @@ LOOPS: list[Loop | Service] = [
     Loop("outbox_reader", read_events, interval_s=settings.EVENT_READER_INTERVAL_S, elected=True),
     Loop("outbox_leases", recover_calls, settings.OUTBOX_LEASE_INTERVAL_S, elected=True, needs_redis=_REDIS),
     Loop("outbox_stale", recover_pointers, interval_s=settings.OUTBOX_STALE_INTERVAL_S, elected=True),
-    Service("outbox_router", router.run_router),
+    # starts, finishes, pointers, acknowledgements
+    Service("outbox_router", router.run_router, connections=4),
 ]

@@ -64,7 +64,7 @@ WITH used AS (
            jsonb_build_object('schedule_id', schedule_id, 'attempt', attempt, 'epoch', epoch), %(now)s
     FROM admitted
 )
-SELECT id, epoch, kind FROM admitted ORDER BY id
+SELECT id, epoch, kind, organization_id FROM admitted ORDER BY id
 """
 # The runs that were queued in this transaction and got no slot.
 APPEND_WAITS = f"""

@@ -264,7 +264,7 @@ WITH mine AS (
                CASE WHEN status = 'cancelled' THEN why ELSE %(reason)s::text END), %(now)s
     FROM given
 )
-SELECT id, epoch, kind, status, schedule_id, concurrency_limit_id FROM given ORDER BY id
+SELECT id, epoch, kind, organization_id, status, schedule_id, concurrency_limit_id FROM given ORDER BY id
 """
 # Requeue runs that a worker claimed but did not begin.
 RETURN_RUNS = _REQUEUE.format(condition="", lapses=0, started_at="NULL")
@@ -379,7 +379,7 @@ WHERE s.id = v.id AND s.id = ANY(%(ids)s::bigint[])
 
 # Runs of these kinds that were sent before these times: no worker started them, and no queue has their message.
 LOST = """
-SELECT r.id, r.epoch, r.kind, r.lapses FROM schedules_run r
+SELECT r.id, r.epoch, r.kind, r.organization_id, r.lapses FROM schedules_run r
 JOIN unnest(%(kinds)s::text[], %(befores)s::timestamptz[]) AS v(kind, before) ON v.kind = r.kind
 WHERE r.status = 'in_progress' AND r.taken_at < v.before
 ORDER BY r.taken_at LIMIT %(limit)s

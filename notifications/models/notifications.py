@@ -192,7 +192,17 @@ class Delivery(OwnedModel):
                 fields=["channel", "next_attempt_at"],
                 condition=Q(status__in=("waiting", "sending")),
                 name="delivery_to_make",
-            )
+            ),
+            models.Index(
+                fields=["organization", "next_attempt_at"],
+                condition=Q(channel="email", status__in=("waiting", "sending")),
+                name="email_in_turn",
+            ),
+            models.Index(
+                fields=["organization", "next_attempt_at"],
+                condition=Q(channel__in=("sms", "voice"), status__in=("waiting", "sending")),
+                name="call_or_text_in_turn",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -17,7 +17,8 @@ from django.db import transaction
 from django.db.models import F, Min, QuerySet
 
 from dispatch.core import clock, events, fault_injection
-from dispatch.core.db.isolation import run_each, unlocked_ids
+from dispatch.core.db.due_rows import DueIndex
+from dispatch.core.db.isolation import run_each
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call, Text
 from notifications import metrics, rendering
@@ -39,6 +40,16 @@ LOOK_AGAIN = timedelta(seconds=120)
 Status = Delivery.Status
 
 
+# The channels of each loop, and its due deliveries, by the indexes email_in_turn and call_or_text_in_turn.
+EMAIL = (Channel.EMAIL,)
+PHONE = (Channel.SMS, Channel.VOICE)
+_OPEN = "status IN ('waiting', 'sending')"
+_IN_TURN: dict[tuple[Channel, ...], DueIndex] = {
+    EMAIL: DueIndex("notifications_delivery", "next_attempt_at", f"channel = 'email' AND {_OPEN}"),
+    PHONE: DueIndex("notifications_delivery", "next_attempt_at", f"channel IN ('sms', 'voice') AND {_OPEN}"),
+}
+
+
 class NotSent(Exception):
     """Raised if a delivery was not sent. `again_in`: the delay before the retry, or None for no retry."""
 
@@ -48,10 +59,9 @@ class NotSent(Exception):
 
 
 def deliver_due(*channels: Channel) -> int:
-    """Send the deliveries that are due on these channels and return the number claimed."""
-    due = _open_deliveries().filter(channel__in=channels, next_attempt_at__lte=clock.now())
-    ids = unlocked_ids(due.order_by("next_attempt_at", "pk"), BATCH)
-    return run_each(deliver, ids, event="delivery_failed")
+    """Send the deliveries that are due on these channels (EMAIL or PHONE) and return the number claimed."""
+    due = _IN_TURN[channels].unlocked_rows(clock.now(), BATCH, "id")
+    return run_each(deliver, [pk for (pk,) in due], event="delivery_failed")
 
 
 def next_due(*channels: Channel) -> datetime | None:

@@ -13,7 +13,6 @@ import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -142,8 +141,7 @@ def send_code(user: User, organization: Organization, *, by_call: bool, address:
         with transaction.atomic():
             row = _start_code(organization.pk, user)
             if by_call:
-                call = _create_call(organization, row, actor)
-                transaction.on_commit(partial(telephony.place_soon, call))
+                _create_call(organization, row, actor)  # telephony's placer requests it, not this web request
             else:
                 _create_text(organization, row, actor)
             _append_event(row, "phone_code_sent", actor, by="call" if by_call else "text")

@@ -76,6 +76,7 @@ SITUATIONS: dict[str, tuple[Series, Series]] = {
     ),
     "ExporterAbsent": (dict.fromkeys(EXPORTED[1:], "1x180"), dict.fromkeys(EXPORTED, "1x180")),
     "DiskFilling": ({FREE: "9x180", SIZE: "100x180"}, {FREE: "11x180", SIZE: "100x180"}),
+    "DatabaseRejectsWrites": level("dispatch_database_rejects_writes", 1),
     "RedisMemoryHigh": (
         {USED: "90x180", MAX: "100x180", OTHER_MAX: "1000x180"},
         {USED: "90x180", MAX: "0x180", OTHER_MAX: "100x180"},

@@ -47,6 +47,23 @@ def containers() -> Iterator[tuple[str, dict[str, Any]]]:
                 yield name, container
 
 
+def test_the_page_names_a_cluster_that_knows_the_pause_before_the_stop() -> None:
+    """`preStop.sleep` exists since Kubernetes 1.30."""
+    assert any("sleep" in container.get("lifecycle", {}).get("preStop", {}) for _, container in containers())
+    (named,) = re.findall(r"for Kubernetes 1\.(\d+) or later", SCALING)
+    assert 30 <= int(named) <= min(int(version.partition(".")[2]) for version in VERSIONS)
+
+
+def test_images_have_a_version() -> None:
+    """A tag that moves would mix versions among the processes."""
+    (kustomization,) = [one for one in OURS.values() if one["kind"] == "Kustomization"]
+    assert [one.get("newTag", "") for one in kustomization["images"]] == ["1"]
+    services = yaml.safe_load(COMPOSE.read_text())["services"].values()
+    tags = {one["image"].partition(":")[2] for one in services if one["image"] != "dispatch"}
+    assert tags
+    assert not tags & {"", "latest"}
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", RESOURCES)
 def test_every_manifest_is_valid(name: str, version: str) -> None:

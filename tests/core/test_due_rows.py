@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from datetime import datetime, timedelta
 
 import pytest
@@ -12,7 +13,10 @@ from dispatch.core import clock
 from dispatch.core.db import due_rows, isolation, prepared
 from dispatch.jobs.models import Submission
 from dispatch.jobs.services.auditor import _DUE_SUBMISSIONS
+from notifications.models import Channel, Delivery
+from notifications.services import deliveries
 from tests.core.test_greedy_organization import received
+from tests.core.test_loop_isolation import due_delivery
 from tests.support import factories
 from tests.support.copies import copy_row
 from tests.support.plans import explain_rows_read, forget_statistics
@@ -66,6 +70,28 @@ def rows_read(now: datetime) -> list[float]:
         explain_rows_read(due_rows._ORGANIZATIONS.format(**names), {"until": now, "limit": 20}),
         explain_rows_read(due_rows._FIRST_ROWS.format(**names), first),
     ]
+
+
+@pytest.mark.parametrize("channels", [deliveries.EMAIL, deliveries.PHONE])
+def test_a_batch_of_deliveries_reads_few_of_the_due_ones(channels: tuple[Channel, ...]) -> None:
+    """An outage of a mail server makes all e-mails of an organization due again."""
+    wanted = []
+    for count in (999, 2):
+        for channel in Channel:
+            row = due_delivery(channel)(factories.organization())
+            copy_row(row, count, {"cycle": "1000 + n"})
+            wanted += [row.organization_id] if channel in channels else []
+    index, now = deliveries._IN_TURN[channels], clock.now()
+    names = {"table": index.table, "due": index.due, "condition": index.condition}
+    forget_statistics([index.table])
+    prepared.execute(due_rows._IN_ORDER)
+    assert explain_rows_read(due_rows._ORGANIZATIONS.format(**names), {"until": now, "limit": 20}) <= 10
+    first = {"organizations": wanted, "until": now, "since": None, "share": 7}
+    assert explain_rows_read(due_rows._FIRST_ROWS.format(**names), first) <= 7 * len(wanted)
+    with index.reading_in_order():
+        found = Delivery.objects.filter(pk__in=index.find_first_ids(wanted, now, 20))
+    taken = Counter(found.values_list("organization_id", flat=True))
+    assert (set(taken), min(taken.values()), taken.total()) == (set(wanted), 3, 20)
 
 
 def test_organizations_without_due_rows_take_no_place() -> None:

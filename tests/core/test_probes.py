@@ -152,7 +152,10 @@ urlpatterns = [path("blocked/", blocked)]
 class Asked:
     """One ASGI request and its response."""
 
-    def __init__(self, application: Any, path: str) -> None:
+    def __init__(self, application: Any, path: str, authorization: str = "") -> None:
+        self._headers = [(b"host", b"testserver")]
+        if authorization:
+            self._headers.append((b"authorization", authorization.encode()))
         self.status: int | None = None
         self.headers: dict[str, str] = {}
         self._application, self._path = application, path
@@ -171,7 +174,7 @@ class Asked:
                 self.status = message["status"]
                 self.headers = {name.decode().lower(): value.decode() for name, value in message["headers"]}
 
-        scope = {"type": "http", "path": self._path, "method": "GET", "headers": [(b"host", b"testserver")]}
+        scope = {"type": "http", "path": self._path, "method": "GET", "headers": self._headers}
         await self._application(scope, receive, send)
         return self
 
@@ -198,7 +201,8 @@ def test_requests_beyond_the_queue_are_503_at_once(settings: Any) -> None:
     _release.clear()
 
     async def ask() -> None:
-        waiting = [asyncio.create_task(Asked(application, "/blocked/").run()) for _ in range(2 + 3)]
+        callers = [Asked(application, "/blocked/", f"Bearer {number}") for number in range(2 + 3)]
+        waiting = [asyncio.create_task(caller.run()) for caller in callers]
         while application.unanswered < len(waiting):
             await asyncio.sleep(0.01)
         refused = await asyncio.wait_for(Asked(application, "/blocked/").run(), PATIENCE)

@@ -28,6 +28,11 @@ def test_url_of_another_database_is_rejected(url: str) -> None:
     assert "swordfish" not in str(refused.value)
 
 
+@pytest.mark.parametrize(("written", "meant"), [("p%ss", "p%ss"), ("p%2Fss%25", "p/ss%"), ("100%", "100%")])
+def test_a_percent_sign_in_a_password_is_read(written: str, meant: str) -> None:
+    assert postgres_settings(f"postgresql://u:{written}@h1/name")["PASSWORD"] == meant
+
+
 @pytest.mark.parametrize(
     "hosts", ["h1,", ",h2", "h1:5432,h2:x", "h1:0,h2", "h1,h2:70000", "[::1,h2", "h1 ,h2", "h1:5432:1,h2"]
 )

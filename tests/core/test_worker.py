@@ -8,14 +8,17 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
+from django.core.management import call_command
 from redis import Redis
 from rq import Queue, Worker
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
+from dispatch.core.db import session_limits
 from dispatch.core.models import EventCursor
 from dispatch.core.redis.client import client
 from dispatch.core.runtime.queues import enqueue, enqueue_in, rq_queue
+from dispatch.core.runtime.rq_worker import DispatchWorker
 from tests.core.outages import own_valkey
 from tests.support.processes import running
 from tests.support.waiting import PATIENCE, wait_until
@@ -75,6 +78,15 @@ def test_worker_without_redis_logs_it_and_exits(
         assert worker.ends() != 0
         assert "stops because Redis is unavailable" in worker.log()
         assert "Traceback" not in worker.log()
+
+
+def test_a_worker_that_gave_up_exits_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its supervisor starts another one."""
+    monkeypatch.setattr(session_limits, "_kind", "")
+    monkeypatch.setattr(DispatchWorker, "work", lambda *_, **__: None)
+    with pytest.raises(SystemExit) as ended:
+        call_command("worker", QUEUE)
+    assert ended.value.code == 1
 
 
 def test_worker_continues_after_redis_lost_its_data(test_environment: dict[str, str]) -> None:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from django.db import transaction
 
 from dispatch.core import clock
 from dispatch.core.db import due_rows, prepared
-from dispatch.schedules import sql
+from dispatch.core.runtime.queues import rq_queue
+from dispatch.schedules import kinds, sql
 from dispatch.schedules.models import Run
 from dispatch.schedules.services.executor import claim_due_runs, find_due_ids
 from tests.harness.schedules import ALL, World
@@ -27,6 +29,10 @@ def add_runs(world: World, count: int, since: datetime) -> list[int]:
     return list(Run.objects.filter(schedule=schedule, number=None).order_by("due_at").values_list("pk", flat=True))
 
 
+def queue_of(run_id: int) -> str:
+    return kinds.get_kind(Run.objects.get(pk=run_id).kind).queue
+
+
 @pytest.mark.parametrize("due_s", [10, 3600])
 def test_one_run_of_a_small_organization_is_in_the_first_batch(world: World, due_s: int) -> None:
     other, now = World(), clock.now()
@@ -37,6 +43,30 @@ def test_one_run_of_a_small_organization_is_in_the_first_batch(world: World, due
     served = Run.objects.filter(pk__in=greedy).exclude(status="scheduled").count()
     assert (claimed.taken, served) == (BATCH, BATCH - 1)
     assert Run.objects.get(pk=own).status == "in_progress"
+
+
+def test_a_run_goes_before_the_queued_runs_of_a_greedy_organization(world: World, settings: Any) -> None:
+    settings.SCHEDULE_CHUNK_SIZE = 10
+    add_runs(world, 300, clock.now() - timedelta(seconds=10))
+    assert claim_due_runs(ALL, 1000).taken == 300
+    other = World()
+    (own,) = add_runs(other, 1, clock.now())
+    clock.travel(1)
+    assert claim_due_runs(ALL, 1000).taken == 1
+    messages = [[run_id for run_id, _ in job.args[1]] for job in rq_queue(queue_of(own)).get_jobs()]
+    assert len(messages) == 31
+    assert messages.index([own]) <= 1
+    assert sum(map(len, messages)) == 301
+
+
+def test_runs_of_many_organizations_share_messages(world: World, settings: Any) -> None:
+    settings.SCHEDULE_CHUNK_SIZE = 10
+    others = [add_runs(World(), 1, clock.now() - timedelta(seconds=10))[0] for _ in range(4)]
+    many = add_runs(world, 25, clock.now() - timedelta(seconds=10))
+    assert claim_due_runs(ALL, 1000).taken == 29
+    messages = [[run_id for run_id, _ in job.args[1]] for job in rq_queue(queue_of(many[0])).get_jobs()]
+    assert sorted(map(len, messages)) == [9, 10, 10]
+    assert sorted(run_id for message in messages for run_id in message) == sorted([*many, *others])
 
 
 def test_organizations_take_turns_among_late_runs_too_which_get_a_quarter(world: World) -> None:

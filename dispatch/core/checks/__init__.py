@@ -4,7 +4,7 @@
 `environment`: checks of the environment, tagged `ENVIRONMENT`. Every process runs them before it works.
 """
 
-from dispatch.core.checks.connectivity import servers
+from dispatch.core.checks.connectivity import connection_limits, servers
 from dispatch.core.checks.environment import (
     addresses,
     called_addresses,
@@ -22,6 +22,7 @@ __all__ = [
     "addresses",
     "called_addresses",
     "called_networks",
+    "connection_limits",
     "development",
     "given_servers",
     "keys",

@@ -5,20 +5,47 @@ from __future__ import annotations
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004  (Django's name)
+from django.core.checks import CheckMessage, Error, Info, Tags, Warning, register  # noqa: A004  (Django's name)
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections
 
 from dispatch.core.db import pooler
 from dispatch.core.redis.client import REDIS_ERRORS, all_clients
 from dispatch.core.redis.state import eviction_policy
-from dispatch.core.runtime import preflight
+from dispatch.core.runtime import connection_budget, preflight
 
 
 @register(Tags.database)
 def servers(app_configs: Any, databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
     """Check that PostgreSQL and Redis respond and are suitable."""
     return [*_postgres(databases or ()), *_redis()] if databases else []
+
+
+@register(Tags.database)
+def connection_limits(app_configs: Any, databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Compare the most connections of one machine's processes with PostgreSQL's limit.
+
+    All of them are open at once only under full load, so this informs and does not warn.
+    """
+    if not databases or not settings.DB_SESSION_LIMITS or settings.DEVELOPMENT:
+        return []
+    wanted = connection_budget.of_machine()
+    total = sum(wanted.values())
+    try:
+        allowed = connection_budget.read_limits().allowed
+    except DatabaseError:  # `servers` reports it
+        return []
+    if total <= allowed:
+        return []
+    parts = ", ".join(f"{process} {count}" for process, count in wanted.items())
+    return [
+        Info(
+            f"One machine may open {total} database connections ({parts}), but only {allowed} are allowed.",
+            hint="Raise max_connections, lower the sizes in docs/operations/scaling.md (Connections), or use "
+            "PgBouncer.",
+            id="dispatch.I058",
+        )
+    ]
 
 
 def _postgres(databases: Any) -> list[CheckMessage]:

@@ -138,7 +138,7 @@ def timeouts(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
 
 @register(ENVIRONMENT)
 def named(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Check the variables that name queues or rates."""
+    """Check the variables that name queues or rates, or count connections."""
     messages: list[CheckMessage] = []
     for variable in ("WORKERS", "WORKERS_MAX"):
         for queue, count in getattr(settings, variable).items():
@@ -158,6 +158,15 @@ def named(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
                         id="dispatch.E025",
                     )
                 )
+    for variable in ("DB_POOL_SIZE", "WORKER_REQUEST_THREADS", "DISPATCHER_REQUEST_THREADS"):
+        if getattr(settings, variable) < 0:
+            messages.append(
+                Error(
+                    f"{variable} is {getattr(settings, variable)}.",
+                    hint="Use 0 or a larger number.",
+                    id="dispatch.E029",
+                )
+            )
     for queue, least in settings.WORKERS.items():
         if least > settings.WORKERS_MAX.get(queue, least):
             messages.append(

@@ -38,6 +38,11 @@ def apply(kind: str) -> None:
     _kind = kind
 
 
+def is_web() -> bool:
+    """Return whether this is a web process."""
+    return _kind == WEB
+
+
 def parameters() -> dict[str, str]:
     """Return PostgreSQL's parameters for each session of this process, by name."""
     return {**_SERVER, **_of_kind()}

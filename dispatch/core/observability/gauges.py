@@ -9,6 +9,7 @@ from django.conf import settings
 from rq import Worker
 
 from dispatch.core import clock
+from dispatch.core.db import write_probe
 from dispatch.core.events import quarantine
 from dispatch.core.events.readers import readers
 from dispatch.core.models import Leadership
@@ -80,6 +81,15 @@ def loops_given_up() -> Samples:
 def hosts_cut_off() -> Samples:
     """Yield the number of such hosts."""
     yield (), float(len(reachability.cut_off_hosts()))
+
+
+@gauge(
+    "dispatch_database_rejects_writes",
+    "1 if PostgreSQL answers and rejects writes, because its disk is full or it is read-only.",
+)
+def database_rejects_writes() -> Samples:
+    """Yield 1 while writes fail, else 0."""
+    yield (), float(write_probe.find_fault() is not None)
 
 
 @gauge("dispatch_reader_lag_seconds", "Age of the oldest event that a reader has not applied.", ("reader",))

@@ -132,6 +132,11 @@ class FairThreads:
             return self._changed.wait_for(lambda: self._ended != ended, timeout_s)
 
     @classmethod
+    def count(cls, most: int | None = None) -> int:
+        """Return how many threads `start_threads(most)` allows in all."""
+        return sum(threads._threads if most is None else min(most, threads._threads) for threads in cls._all)
+
+    @classmethod
     def start_threads(cls, most: int | None = None) -> None:
         """Run tasks in threads from now on. `most`: of each kind, instead of the usual number."""
         for threads in cls._all:

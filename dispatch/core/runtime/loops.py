@@ -68,13 +68,14 @@ class Service:
     """A task that runs continuously in the dispatcher's event loop, instead of in passes.
 
     `run` gets an event and ends soon after it is set. If it ends or raises earlier, this is logged and counted,
-    and it is restarted with backoff.
+    and it is restarted with backoff. `connections`: how many of its threads keep a database connection.
     """
 
     name: str
     run: Callable[[asyncio.Event], Coroutine[Any, Any, None]]
     interval_s: float = 0.0
     elected: bool = False
+    connections: int = 1
 
 
 def all_loops() -> list[Loop | Service]:

@@ -24,6 +24,7 @@ from django.http import HttpResponseBase
 from django.urls import URLResolver, get_resolver, set_script_prefix
 
 from dispatch.core.api import problems
+from dispatch.core.web.request_shares import RequestShares
 
 # Absorb a burst of a few seconds. Phone providers give up on a webhook after 15 s and retry it.
 MAX_WAITING = 400
@@ -33,8 +34,9 @@ MAX_WAIT_S = 15.0
 class ThreadedASGIHandler(ASGIHandler):
     """The ASGI application, which runs synchronous views in `threads` threads.
 
-    Further requests wait in FIFO order: at most `most_waiting`, each for up to `longest_wait_s`. All others get a
-    503, so that clients that have given up do not take threads from clients that still wait.
+    Further requests wait: at most `most_waiting`, each for up to `longest_wait_s`. All others get a 503, so that
+    clients that have given up do not take threads from clients that still wait. Callers share threads and places
+    fairly (`request_shares`); the requests of one caller are in FIFO order.
     """
 
     def __init__(
@@ -44,8 +46,13 @@ class ThreadedASGIHandler(ASGIHandler):
         self.load_middleware(is_async=False)
         self._asynchronous = ASGIHandler()
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="request")
-        self._most_unanswered, self._longest_wait_s = threads + most_waiting, longest_wait_s
-        self.unanswered = 0  # in a thread, or waiting for one
+        self.shares = RequestShares(threads, most_waiting)
+        self._longest_wait_s = longest_wait_s
+
+    @property
+    def unanswered(self) -> int:
+        """Return how many requests are in a thread or wait for one."""
+        return self.shares.unanswered
 
     async def __call__(self, scope: dict[str, Any], receive: Any, send: Any) -> None:
         """Handle one HTTP request. A disconnect is noticed when the response is sent."""
@@ -71,14 +78,18 @@ class ThreadedASGIHandler(ASGIHandler):
     async def _in_thread(
         self, run: Callable[..., Any], scope: dict[str, Any], body: IO[bytes]
     ) -> HttpResponseBase:
-        if self.unanswered >= self._most_unanswered:
+        caller, received = self.shares.caller_of(scope), time.monotonic()
+        if not self.shares.enter(caller):
             return problems.unavailable(scope["path"])
-        self.unanswered += 1
         try:
-            loop, received = asyncio.get_running_loop(), time.monotonic()
-            return await loop.run_in_executor(self._threads, run, self._answer_in_time, scope, body, received)
+            await self.shares.take_thread(caller)
+            try:
+                loop = asyncio.get_running_loop()
+                return await loop.run_in_executor(self._threads, run, self._answer_in_time, scope, body, received)
+            finally:
+                self.shares.release_thread(caller)
         finally:
-            self.unanswered -= 1
+            self.shares.leave(caller)
 
     def _answer_in_time(self, scope: dict[str, Any], body: IO[bytes], received: float) -> HttpResponseBase:
         """Return the response, or immediately a 503 if the request has waited too long for its thread."""
@@ -92,6 +103,8 @@ class ThreadedASGIHandler(ASGIHandler):
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, refused = self.create_request(scope, body)
         response: Any = refused if request is None else self.get_response(request)
+        if request is not None:
+            self.shares.learn(scope, request)
         response._handler_class = self.__class__
         if not response.streaming:
             response.close()

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 from django.core.exceptions import BadRequest
@@ -15,7 +15,8 @@ from django.db.migrations.executor import MigrationExecutor
 from django.http import Http404, HttpRequest, HttpResponse
 from prometheus_client import CONTENT_TYPE_LATEST
 
-from dispatch.core.db import pooler
+from dispatch.core.db import write_probe
+from dispatch.core.db.probe_link import DatabaseLink
 from dispatch.core.events import readers
 from dispatch.core.observability import gauges  # noqa: F401  (gauges register themselves)
 from dispatch.core.observability.metrics import may_read, render_metrics
@@ -24,15 +25,6 @@ from dispatch.core.runtime.loops import all_loops
 
 _migrated = False
 
-# For the probes' connection, so that a vanished server is detected within seconds.
-_LINK_TIMEOUTS = {
-    "connect_timeout": 2,
-    "tcp_user_timeout": 2000,
-    "keepalives_idle": 1,
-    "keepalives_interval": 1,
-    "keepalives_count": 3,
-}
-
 
 class Missing(NamedTuple):
     """A part that a probe found missing: its public name, a public detail, and the reason for the log."""
@@ -40,35 +32,6 @@ class Missing(NamedTuple):
     part: str
     detail: str
     reason: str
-
-
-class DatabaseLink:
-    """A PostgreSQL connection outside the pool, kept between probes.
-
-    A process thus does not seem broken while requests hold every connection of the pool, or while the server has
-    no free connection.
-    """
-
-    def __init__(self) -> None:
-        self._raw: psycopg.Connection[Any] | None = None
-
-    def ask(self) -> None:
-        """Raise psycopg.Error if PostgreSQL does not respond, even over a new connection."""
-        if self._raw is not None:
-            try:
-                self._raw.execute("SELECT 1")
-                return
-            except psycopg.Error:  # the server may have restarted since the last probe
-                self.close()
-        parameters = {**_LINK_TIMEOUTS, "application_name": "dispatch-probe", "autocommit": True}
-        wrapper: Any = connection
-        self._raw = wrapper.watched(psycopg.connect(**{**pooler.parameters(), **parameters}))
-        self._raw.execute("SELECT 1")
-
-    def close(self) -> None:
-        raw, self._raw = self._raw, None
-        if raw is not None:
-            raw.close()
 
 
 database_link = DatabaseLink()
@@ -106,6 +69,12 @@ def missing_database() -> Missing | None:
         detail = f"{unapplied} not applied. Run `manage.py migrate`."
         return Missing("migrations", detail, detail)
     return None
+
+
+def missing_writes() -> Missing | None:
+    """Return PostgreSQL as missing if it answers and rejects writes."""
+    fault = write_probe.find_fault()
+    return Missing("database", fault.words, fault.reason) if fault else None
 
 
 def missing_redis() -> Missing | None:

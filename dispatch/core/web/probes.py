@@ -4,8 +4,8 @@ They need no request thread, pooled connection or host name.
 
 - /healthz (liveness): this process responds.
 - /servez (readiness, proxies): PostgreSQL responds and all migrations are applied, so requests can be served even
-  without Redis.
-- /readyz: Redis responds too.
+  without Redis. Pages can be read while PostgreSQL rejects writes.
+- /readyz: PostgreSQL accepts writes, and Redis responds too.
 
 A server that does not respond within LIMIT_S counts as unavailable. Reasons are logged; responses name only the
 missing parts.
@@ -23,6 +23,7 @@ from typing import Any
 import structlog
 
 from dispatch.core.api import problems
+from dispatch.core.db import write_probe
 from dispatch.core.web import health
 
 log = structlog.get_logger(__name__)
@@ -79,6 +80,7 @@ class Check:
 
 
 _database = Check("database", health.missing_database)
+_writes = Check("database writes", health.missing_writes)
 _redis = Check("redis", health.missing_redis)
 _readers = Check("event readers", health.lagging_readers)
 _redis_warnings = Check("redis warnings", health.redis_warnings)
@@ -87,7 +89,8 @@ _redis_warnings = Check("redis warnings", health.redis_warnings)
 def reset() -> None:
     """Close the probes' connection; the next probe connects with the current settings (tests)."""
     health.database_link.close()
-    for check in (_database, _redis, _readers, _redis_warnings):
+    write_probe.reset()
+    for check in (_database, _writes, _redis, _readers, _redis_warnings):
         check._running = None
 
 
@@ -122,7 +125,7 @@ async def _servez() -> _Answer:
 
 
 async def _readyz() -> _Answer:
-    status, content_type, body, headers = await _all_of(_database, _redis)
+    status, content_type, body, headers = await _all_of(_database, _writes, _redis)
     if status == 200:
         lags, warnings = await asyncio.gather(_result_of(_readers), _result_of(_redis_warnings))
         more = {
@@ -142,7 +145,8 @@ async def _result_of(check: Check) -> Any:
 
 
 async def _all_of(*checks: Check) -> _Answer:
-    missing = [part for part in await asyncio.gather(*(check.missing() for check in checks)) if part]
+    found_missing = await asyncio.gather(*(check.missing() for check in checks))
+    missing = list({found.part: found for found in reversed(found_missing) if found}.values())[::-1]
     if not missing:
         return 200, "application/json", json.dumps(READY).encode(), {}
     errors = [{"field": None, "code": found.part, "detail": found.detail} for found in missing]

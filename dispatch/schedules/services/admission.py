@@ -21,7 +21,7 @@ from dispatch.core.db.prepared import execute, fetch_all
 from dispatch.schedules import kinds, limits_sql, metrics
 from dispatch.schedules.models import Run
 from dispatch.schedules.rules import descriptions
-from dispatch.schedules.services.run_messages import enqueue_runs
+from dispatch.schedules.services.run_messages import QueuedRun, enqueue_runs
 
 BATCH = 200
 # A page counts no more waiting runs than this.
@@ -78,7 +78,7 @@ def admit_runs(limit_ids: Collection[int], now: datetime, *, entered: Collection
         return 0
     known = [kind.name for kind in kinds.all_kinds()]
     given = {"limits": list(limit_ids), "kinds": known, "entered": list(entered), "now": now}
-    admitted = [(row[0], row[1], row[2]) for row in fetch_all(limits_sql.ADMIT_RUNS, given)]
+    admitted = [QueuedRun(*row) for row in fetch_all(limits_sql.ADMIT_RUNS, given)]
     if entered:
         execute(limits_sql.APPEND_WAITS, {"ids": list(entered), "now": now})
     fault_injection.crash_point("schedules.admit.before_commit")

@@ -26,7 +26,7 @@ from dispatch.schedules.rules.due import Due, Plan, Policy, Verdict, plan_due_ru
 from dispatch.schedules.rules.jitter import jitter_of
 from dispatch.schedules.rules.recurrence import Timing
 from dispatch.schedules.services.admission import admit_runs, lock_limits, queue_runs
-from dispatch.schedules.services.run_messages import enqueue_runs
+from dispatch.schedules.services.run_messages import QueuedRun, enqueue_runs
 from dispatch.schedules.services.shards import keeper
 
 log = structlog.get_logger(__name__)
@@ -201,7 +201,7 @@ def _start_runs(taken: Sequence[_Row], freed: Sequence[int], now: datetime) -> i
     free = [row for row in taken if row.id not in queued and row.id not in left]
     if free:
         execute(sql.CLAIM, {"ids": [row.id for row in free], "now": now})
-        enqueue_runs((row.id, row.epoch + 1, row.kind) for row in free)
+        enqueue_runs(QueuedRun(row.id, row.epoch + 1, row.kind, row.organization_id) for row in free)
     if queued:
         queue_runs(queued)
     admit_runs(locked, now, entered=list(queued))

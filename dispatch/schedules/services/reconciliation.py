@@ -21,7 +21,7 @@ from dispatch.schedules.models import Run
 from dispatch.schedules.rules.outcomes import FAILED, MAX_LAPSES, SUCCEEDED
 from dispatch.schedules.services.admission import admit_overlooked
 from dispatch.schedules.services.results import apply_reports, release_waiting_runs
-from dispatch.schedules.services.run_messages import enqueue_runs
+from dispatch.schedules.services.run_messages import QueuedRun, enqueue_runs
 from dispatch.schedules.services.worker import store_reports
 
 log = structlog.get_logger(__name__)
@@ -101,11 +101,9 @@ def find_lapsed() -> int:
             requeued_rows = fetch_all(
                 sql.REQUEUE_LAPSED, {**given, "reason": "Its worker stopped while executing it."}
             )
-            enqueue_runs(
-                ((row[0], row[1], row[2]) for row in requeued_rows if row[3] == "in_progress"), alone=True
-            )
-            ended = [row for row in requeued_rows if row[3] == "cancelled"]
-            release_waiting_runs([row[4] for row in ended], [row[5] for row in ended], now)
+            enqueue_runs((QueuedRun(*row[:4]) for row in requeued_rows if row[4] == "in_progress"), alone=True)
+            ended = [row for row in requeued_rows if row[4] == "cancelled"]
+            release_waiting_runs([row[5] for row in ended], [row[6] for row in ended], now)
     metrics.repaired.labels("lapsed").inc(len(lapsed))
     log.warning("runs_lapsed", runs=len(lapsed), succeeded=len(done), requeued=len(again))
     return len(lapsed)
@@ -142,8 +140,8 @@ def _resend(befores: dict[str, datetime], now: datetime) -> int:
         if not lost:
             return 0
         execute(sql.MARK_RESENT, {"ids": [row[0] for row in lost], "now": now})
-        enqueue_runs((row[0], row[1], row[2]) for row in lost if not row[3])
-        enqueue_runs(((row[0], row[1], row[2]) for row in lost if row[3]), alone=True)
+        enqueue_runs(QueuedRun(*row[:4]) for row in lost if not row[4])
+        enqueue_runs((QueuedRun(*row[:4]) for row in lost if row[4]), alone=True)
     metrics.repaired.labels("message").inc(len(lost))
     log.warning("run_messages_lost", runs=len(lost))
     return len(lost)

@@ -23,7 +23,7 @@ from dispatch.schedules.models import SHARDS, ConcurrencyLimit, Run, RunStatus, 
 from dispatch.schedules.rules import recurrence
 from dispatch.schedules.services.admission import free_slots
 from dispatch.schedules.services.anchors import anchor_after, keep_wall_clock
-from dispatch.schedules.services.run_messages import enqueue_runs
+from dispatch.schedules.services.run_messages import QueuedRun, enqueue_runs
 from dispatch.schedules.services.shards import EXECUTOR
 
 # Fields that decide when a schedule runs. Changing any of them replaces the next run.
@@ -343,8 +343,8 @@ def _change_kind_of_runs(schedule: Schedule, now: datetime) -> None:
     runs = Run.objects.filter(schedule=schedule, payload__isnull=True)
     runs.filter(status__in=[RunStatus.SCHEDULED, RunStatus.RETRYING]).update(kind=schedule.kind)
     queued = runs.filter(status=RunStatus.IN_PROGRESS).select_for_update(no_key=True).order_by("pk")
-    again = [(run.pk, run.epoch + 1, schedule.kind) for run in queued]
-    ids = [run_id for run_id, _, _ in again]
+    again = [QueuedRun(run.pk, run.epoch + 1, schedule.kind, schedule.organization_id) for run in queued]
+    ids = [run.id for run in again]
     Run.objects.filter(pk__in=ids).update(kind=schedule.kind, epoch=F("epoch") + 1, taken_at=now)
     enqueue_runs(again)
 

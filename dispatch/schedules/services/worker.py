@@ -27,7 +27,7 @@ from dispatch.schedules.kinds.base import Assignment, LeaseCheck, Outcome
 from dispatch.schedules.models import Schedule
 from dispatch.schedules.rules.outcomes import FAILED
 from dispatch.schedules.services.results import apply_reports, release_waiting_runs
-from dispatch.schedules.services.run_messages import enqueue_runs
+from dispatch.schedules.services.run_messages import QueuedRun, enqueue_runs
 
 log = structlog.get_logger(__name__)
 
@@ -189,10 +189,10 @@ def return_runs(left: Sequence[Assignment], reason: str) -> int:
     now = clock.now()
     with transaction.atomic():
         requeued = fetch_all(sql.RETURN_RUNS, {**given, "now": now, "reason": reason})
-        again = [(row[0], row[1], row[2]) for row in requeued if row[3] == "in_progress"]
+        again = [QueuedRun(*row[:4]) for row in requeued if row[4] == "in_progress"]
         enqueue_runs(again)
-        ended = [row for row in requeued if row[3] == "cancelled"]
-        release_waiting_runs([row[4] for row in ended], [row[5] for row in ended], now)
+        ended = [row for row in requeued if row[4] == "cancelled"]
+        release_waiting_runs([row[5] for row in ended], [row[6] for row in ended], now)
     return len(again)
 
 

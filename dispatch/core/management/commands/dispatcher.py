@@ -8,11 +8,12 @@ import signal
 from typing import Any
 
 import uvloop
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dispatch.core.db import session_limits
 from dispatch.core.observability import metrics
-from dispatch.core.runtime import preflight
+from dispatch.core.runtime import connection_budget, preflight
 from dispatch.core.runtime.fair_threads import REQUESTS_END_S, FairThreads
 from dispatch.core.runtime.loop_runner import Runner
 from dispatch.core.runtime.loops import Loop, Service, all_loops
@@ -42,8 +43,9 @@ class Command(BaseCommand):
         chosen = _chosen(loops, options["only"])
         session_limits.apply(session_limits.BACKGROUND)
         preflight.check()
+        connection_budget.warn_if_too_many("dispatcher", connection_budget.of_dispatcher(chosen))
         metrics.serve()
-        FairThreads.start_threads()
+        FairThreads.start_threads(settings.DISPATCHER_REQUEST_THREADS or None)
         try:
             uvloop.run(_run(chosen))
         finally:

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dispatch.core.db import session_limits
-from dispatch.core.runtime import preflight
+from dispatch.core.runtime import connection_budget, preflight
 
 LAST_PORT = 65_535
 
@@ -34,6 +34,7 @@ class Command(BaseCommand):
             raise CommandError(f"--fd {options['fd']} is not an inherited socket.")
         session_limits.apply(session_limits.WEB)
         preflight.check()
+        connection_budget.warn_if_too_many("web", connection_budget.of_web())
         # Executed, not imported, because the web process has different database settings (see asgi.py).
         command = [sys.executable, "-m", "dispatch.core.web.server"]
         if options["fd"] is None:

@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from dispatch.core.db import session_limits
 from dispatch.core.observability import metrics
 from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, connect
-from dispatch.core.runtime import preflight
+from dispatch.core.runtime import connection_budget, preflight
 from dispatch.core.runtime.fair_threads import REQUESTS_END_S, FairThreads
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.core.runtime.rq_worker import WORKER_TTL_S, DispatchWorker
@@ -24,9 +24,6 @@ from dispatch.core.runtime.rq_worker import WORKER_TTL_S, DispatchWorker
 log = structlog.get_logger(__name__)
 
 WAIT_S = 1.0  # between two pings of a Redis that hangs
-# A worker has few threads for requests to the provider, since each has a database connection. Other requests are
-# made by the dispatcher.
-REQUEST_THREADS = 8
 _SLOT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}", re.ASCII)  # a number, or the name of a pod
 
 
@@ -54,8 +51,10 @@ class Command(BaseCommand):
             )
         session_limits.apply(session_limits.BACKGROUND)
         preflight.check()
+        connection_budget.warn_if_too_many(f"worker of {name}", connection_budget.of_worker(name))
         metrics.serve()
-        FairThreads.start_threads(REQUEST_THREADS)
+        # Few, since each has a database connection. Other requests are made by the dispatcher.
+        FairThreads.start_threads(settings.WORKER_REQUEST_THREADS)
         try:
             _wait_for_redis(name)
             worker = DispatchWorker(
