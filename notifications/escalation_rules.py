@@ -7,12 +7,14 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 ON_DUTY, DISPATCHERS, ADMINS = "on_duty", "dispatchers", "admins"
-EMAIL, SMS, VOICE = "email", "sms", "voice"
+EMAIL, SMS, VOICE, CHAT = "email", "sms", "voice", "chat"
+# After a last step that has reached people in chat only, look again in this time (seconds).
+CHECK_CHAT_S = 60
 
 
 @dataclass(frozen=True)
 class Step:
-    """Reach `audience` by SMS and voice `after_s` seconds after the previous step.
+    """Reach `audience` by SMS, voice and chat channels `after_s` seconds after the previous step.
 
     With `spacing_s`, contact people one after another, that many seconds apart; otherwise all at once.
     """
@@ -22,6 +24,7 @@ class Step:
     spacing_s: int = 0
     sms: bool = True
     voice: bool = True
+    chat: bool = True
 
 
 @dataclass(frozen=True)
@@ -34,11 +37,15 @@ class Plan:
     return_after_s: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Return the plan for `from_json`. The previous release reads it too: its steps have no `chat`."""
+        steps = [asdict(step) for step in self.steps]
+        without_chat = [place for place, step in enumerate(steps) if not step.pop("chat")]
+        return {**asdict(self), "steps": steps, "without_chat": without_chat}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        steps = tuple(Step(**step) for step in stored["steps"])
+        without_chat = stored.get("without_chat", ())
+        steps = tuple(Step(**step, chat=place not in without_chat) for place, step in enumerate(stored["steps"]))
         return cls(stored["repeat_s"], stored["again_after_s"], steps, stored.get("return_after_s"))
 
     def wait_before(self, step: int) -> int:
@@ -87,7 +94,8 @@ def next_move(
 ) -> EscalationMove:
     """Decide the next move of a due alert at (`cycle`, `step`).
 
-    `reached`: users already reached at this step. `anybody_in_cycle`: whether anyone was reached in this cycle.
+    `reached`: users already reached at this step. `anybody_in_cycle`: whether anyone was reached in this cycle; a
+    chat message counts once its service has taken it.
 
     A step without anyone to reach is skipped immediately. A cycle that reaches nobody ends with everyone who can
     be reached by any channel, regardless of preferences, so that an alert never goes to nobody.
@@ -104,12 +112,17 @@ def next_move(
         if left:
             after = step + 1
             wait_s = max(plan.wait_before(after), current.spacing_s)
+            if after == len(plan.steps) and all(set(ways) == {CHAT} for _, ways in left):
+                # A chat service may reject a message: see then whether anyone was reached.
+                return EscalationMove(tuple(left), step, cycle, after, CHECK_CHAT_S)
             if after == len(plan.steps):
                 return EscalationMove(tuple(left), step, cycle + 1, 0, wait_s)
             return EscalationMove(tuple(left), step, cycle, after, wait_s)
         if reached and current.spacing_s:
             # The last person of this step was just reached, and the next step has its own delay.
             wait_s, after = plan.wait_before(step + 1), step + 1
+            if after == len(plan.steps) and not anybody_in_cycle:
+                break
             if after == len(plan.steps):
                 return EscalationMove((), step, cycle + 1, 0, wait_s)
             return EscalationMove((), step, cycle, after, wait_s)
@@ -123,16 +136,24 @@ def next_move(
 
 
 def _ways(step: Step, chosen: Collection[str]) -> tuple[str, ...]:
-    offered = [channel for channel, is_on in ((SMS, step.sms), (VOICE, step.voice)) if is_on]
+    offered = [channel for channel, is_on in ((SMS, step.sms), (VOICE, step.voice), (CHAT, step.chat)) if is_on]
     return tuple(channel for channel in offered if channel in chosen)
 
 
 def _first_reachable_group(staff: Staff) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Return the first group in which someone has a phone, or everyone by email if nobody has."""
+    """Return the first group in which someone has a phone, or everyone by email and chat if nobody has.
+
+    A chat channel alone does not make a group reachable: nobody may look at it.
+    """
     groups = (staff.on_duty, staff.dispatchers, staff.admins, staff.superusers)
     for group in groups:
-        reachable = [(user, tuple(c for c in (SMS, VOICE) if c in staff.can.get(user, ()))) for user in group]
-        if reachable := [(user, ways) for user, ways in reachable if ways]:
-            return tuple(reachable)
+        reachable = [(user, _possible(staff, user, SMS, VOICE, CHAT)) for user in group]
+        if any(set(ways) - {CHAT} for _, ways in reachable):
+            return tuple((user, ways) for user, ways in reachable if ways)
     everybody = dict.fromkeys(user for group in groups for user in group)
-    return tuple((user, (EMAIL,)) for user in everybody if EMAIL in staff.can.get(user, ()))
+    reachable = [(user, _possible(staff, user, EMAIL, CHAT)) for user in everybody]
+    return tuple((user, ways) for user, ways in reachable if ways)
+
+
+def _possible(staff: Staff, user: int, *channels: str) -> tuple[str, ...]:
+    return tuple(channel for channel in channels if channel in staff.can.get(user, ()))

@@ -1,4 +1,4 @@
-"""Loops of the dispatcher process for notifications: event reader, escalation, email and phone."""
+"""Loops of the dispatcher process for notifications: event reader, escalation, email, phone and chat."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from dispatch.core.events.readers import EarlyReader, EventReader
 from dispatch.core.runtime.loops import Loop, NothingSucceeded
 from notifications import heartbeat, rules
 from notifications.models import Channel
-from notifications.services import deliveries, escalation, notifications
+from notifications.services import chat_deliveries, deliveries, escalation, notifications
+from notifications.services.chat_channels import CHAT_LOOP
 from notifications.services.notifications import EMAIL_LOOP, PHONE_LOOP
 
 log = structlog.get_logger(__name__)
@@ -22,6 +23,8 @@ log = structlog.get_logger(__name__)
 reader = EventReader("notifications", notifications.handle, rules.KINDS)
 early = EarlyReader(reader, notifications.handle_early)
 SOONEST_S = 0.05
+# A pass that finds no free thread, or a channel that is busy, looks again after this time (seconds).
+THREAD_WAIT_S = 0.25
 
 
 def step() -> float | None:
@@ -56,6 +59,16 @@ def use_phone() -> float | None:
     return _send(*deliveries.PHONE)
 
 
+def send_chat() -> float | None:
+    """Start due messages to chat services and webhooks."""
+    started, has_waiting = chat_deliveries.deliver_due()
+    if has_waiting or chat_deliveries.busy_channels():
+        return min(THREAD_WAIT_S, settings.ALERT_LOOP_INTERVAL_S)
+    if started:
+        return 0
+    return _until(chat_deliveries.next_due, settings.ALERT_LOOP_INTERVAL_S)
+
+
 def _send(*channels: Channel) -> float | None:
     busy = deliveries.deliver_due(*channels) >= deliveries.BATCH
     return 0 if busy else _until(lambda: deliveries.next_due(*channels), settings.ALERT_LOOP_INTERVAL_S)
@@ -73,5 +86,6 @@ LOOPS = [
     Loop("notifications_escalation", escalate, settings.ALERT_LOOP_INTERVAL_S, elected=True),
     Loop(EMAIL_LOOP, send_email, settings.ALERT_LOOP_INTERVAL_S, elected=True),
     Loop(PHONE_LOOP, use_phone, settings.ALERT_LOOP_INTERVAL_S, elected=True),
+    Loop(CHAT_LOOP, send_chat, settings.ALERT_LOOP_INTERVAL_S, elected=True),
     Loop(heartbeat.LOOP, heartbeat.send_heartbeat, settings.HEARTBEAT_INTERVAL_S, elected=True),
 ]

@@ -13,7 +13,7 @@ from notifications.models import Alert, Channel, Delivery
 
 deliveries = Counter(
     "dispatch_deliveries_total",
-    "Emails, texts and calls of notifications, by result.",
+    "Emails, texts, calls and chat messages of notifications, by result.",
     ["channel", "status"],
 )
 heartbeats = Counter("dispatch_heartbeats_total", "Heartbeats to DISPATCH_HEARTBEAT_URL, by result.", ["outcome"])

@@ -14,7 +14,7 @@ from dispatch.core.privacy.personal_data import DataSubject, PersonalDataHandler
 from dispatch.jobs import personal as jobs
 from dispatch.technicians import personal as technicians
 from dispatch.telephony.models import Text
-from notifications.models import Alert, Claim, Delivery, Notification, PhoneConfirmation, Preference
+from notifications.models import Alert, AlertChannel, Claim, Delivery, Notification, PhoneConfirmation, Preference
 
 
 def _own(person: DataSubject, model: Any) -> Any:
@@ -60,6 +60,7 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
         "phone_confirmations": personal_data.as_rows(
             _own(person, PhoneConfirmation), "id", "phone", "confirmed_at", "accepted_until"
         ),
+        "alert_channels": personal_data.as_rows(_own(person, AlertChannel), "id", "kind", "name", "address"),
         "alerts": personal_data.as_rows(_about(person, Alert), "id", "title", "body", "created_at"),
         "texts_of_alerts": personal_data.as_rows(_texts(person), "id", "body", "created_at"),
     }
@@ -70,7 +71,8 @@ def erase(person: DataSubject) -> int:
     count = _texts(person).update(body="")
     count += sum(_redact(person, model) for model in (Notification, Alert))
     own = (Notification, Preference, Claim, PhoneConfirmation)
-    return count + sum(_own(person, model).delete()[0] for model in own)
+    count += sum(_own(person, model).delete()[0] for model in own)
+    return count + int(_own(person, AlertChannel).defer("config").delete()[0])
 
 
 def _redact(person: DataSubject, model: Any) -> int:

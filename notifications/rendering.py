@@ -20,7 +20,8 @@ from dispatch.core.models import Event
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules.customer_phrases import without_links
 from dispatch.jobs.rules.phrases import spoken_place
-from notifications.models import Alert, Notification
+from notifications.channels.chat import ChatMessage
+from notifications.models import Alert, Delivery, Notification
 from notifications.rules import BY_KIND, SEPARATOR
 
 # Two GSM segments. Longer texts arrive late and cost more.
@@ -63,8 +64,8 @@ class Mail:
 
 
 def language_of(row: Notification) -> str:
-    """Return the language of the recipient: their own, else the organization's."""
-    return row.user.language or row.organization.language
+    """Return the language of the recipient: their own, else the organization's, which is the team's."""
+    return (row.user.language if row.user else "") or row.organization.language
 
 
 def render_email(row: Notification) -> Mail:
@@ -103,6 +104,26 @@ def _render_text(row: Notification) -> str:
     # If the text is too long, drop the details but keep the instruction
     short = {**context, "details": ""}
     return " ".join(render_to_string("notifications/sms.txt", short).split())[:MAX_TEXT_LENGTH]
+
+
+def render_chat(row: Delivery, acknowledge_url: str) -> ChatMessage:
+    """Render the message to a chat service in the recipient's language.
+
+    Links that a customer entered don't work as links.
+    """
+    notification = row.notification
+    plain = without_links if notification.subject_type in ABOUT_CUSTOMERS else str
+    with languages.override(language_of(notification)):
+        title, details = _title_and_body(notification)
+        return ChatMessage(
+            key=f"dispatch-{row.pk}",
+            title=f"{notification.organization.name}: {plain(title)}",
+            text=plain(details),
+            link=link_to(notification),
+            acknowledge_url=acknowledge_url,
+            link_label=_("Open"),
+            acknowledge_label=_("Acknowledge"),
+        )
 
 
 def render_call(prompt: str, row: Notification) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Delete old notifications with their deliveries, and old alerts that have no notifications left."""
+"""Delete old notifications with their deliveries, alerts without notifications, and removed channels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from django.db.models import Exists, OuterRef, Q
 
 from dispatch.core.privacy import retention
-from notifications.models import Alert, Notification
+from notifications.models import Alert, AlertChannel, Delivery, Notification
 
 KEPT_DAYS = 180
 
@@ -26,7 +26,11 @@ def delete_old(organization_id: int, before: datetime, limit: int) -> int:
     over = Alert.objects.of(organization_id).filter(~Q(status=Alert.Status.OPEN), created_at__lt=before)
     empty = list(over.exclude(Exists(remaining)).order_by("pk").values_list("pk", flat=True)[:limit])
     Alert.objects.filter(pk__in=empty).delete()
-    return max(len(ids), len(empty))
+    used = Delivery.objects.filter(destination=OuterRef("pk"))
+    removed = AlertChannel.objects.of(organization_id).filter(removed_at__lt=before).exclude(Exists(used))
+    gone = list(removed.order_by("pk").values_list("pk", flat=True)[:limit])
+    AlertChannel.objects.filter(pk__in=gone).delete()
+    return max(len(ids), len(empty), len(gone))
 
 
 def register() -> None:

@@ -30,7 +30,8 @@ class Rule:
     the actor's name. `when`: whether this event notifies. `once_in_s`: minimum seconds between two notifications
     of this kind in one organization. `email`: send email by default. `says`: further values derived from the
     event's data, by name. `many`: the title of one notification for `count` events about the same subject whose
-    data have the same value of the field `same`; for events that come from outside in any number.
+    data have the same value of the field `same`; for events that come from outside in any number. `owner`: the
+    field of the event's data with the id of the only user whom it concerns; without a value, `to` applies.
     """
 
     kind: str
@@ -46,6 +47,7 @@ class Rule:
     says: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda data: {}
     many: str = ""
     same: str = ""
+    owner: str = ""
 
     @property
     def returns(self) -> bool:
@@ -337,6 +339,12 @@ TABLE: tuple[Rule, ...] = (
         "An event could not be processed: {kind_of_event|unknown}",
         ("for {reader}", "{error}", "It is retried every few minutes. An operator can retry or discard it."),
         to=ADMINS, ends={"event.released": "resolved the failure"}, email=True,
+    ),
+    Rule(
+        "alert_channel.stopped", TOAST, mark("A chat channel stopped working"),
+        "Channel {name} gets no more messages: {reason}", ("Send a test message to use it again.",),
+        to=ADMINS, owner="owner_id", email=True,
+        ends={"alert_channel.removed": "removed the channel"},
     ),
     Rule(
         "account.token_changed", QUIET, mark("A phone provider account has a new token"),

@@ -70,6 +70,7 @@ GROUPS: dict[str, dict[str, str]] = {
     "Notifications": {
         "notifications.Route": "alt_route",
         "notifications.EscalationPolicy": "escalator_warning",
+        "notifications.AlertChannel": "forum",
     },
 }
 

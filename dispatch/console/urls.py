@@ -4,6 +4,7 @@ from django.urls import include, path
 
 from dispatch.console import page_context
 from dispatch.console.board import bulk, job_panel, new_job, saved_views, thread, views
+from dispatch.console.notifications.acknowledging import alert_link
 from dispatch.console.timeline import views as timeline
 
 app_name = "console"
@@ -31,6 +32,7 @@ urlpatterns = [
     path("board/jobs/<int:job_id>/", job_panel.show_panel, name="job"),
     path("board/jobs/<int:job_id>/texts/", thread.show_thread, name="thread"),
     path("board/jobs/<int:job_id>/act/<slug:action>/", job_panel.handle_action, name="act"),
+    path("a/<str:token>/", alert_link, name="alert_link"),
     path("leads/", include("dispatch.console.leads.urls")),
     path("notifications/", include("dispatch.console.notifications.urls")),
     path("outbox/", include("dispatch.console.outbox.urls")),

@@ -178,6 +178,13 @@ _on_duty_then_all_then_admins = [
     {"audience": "admins", "after_s": 120},
 ]
 ALERT_STEPS = env.json("ALERT_STEPS", default=_on_duty_then_all_then_admins)
+# Chat services and webhooks: the kinds that people may add, the total time of one message, and how long the link
+# in an alert's message acknowledges it.
+ALERT_CHANNEL_KINDS = env.list(
+    "ALERT_CHANNEL_KINDS", default=["slack", "teams", "google_chat", "telegram", "matrix", "ntfy", "webhook"]
+)
+ALERT_CHANNEL_TIMEOUT_S = env.float("ALERT_CHANNEL_TIMEOUT_S", default=10.0)
+ALERT_LINK_HOURS = env.int("ALERT_LINK_HOURS", default=24)
 IDEMPOTENCY_KEEP_DAYS = 7
 # Signed links: lifetime in days (of a customer's link: after the request ended), and how many invalid links an
 # address may try.

@@ -32,8 +32,8 @@ _KIND = OpenApiParameter("kind", OpenApiTypes.STR, OpenApiParameter.PATH, enum=l
 class PreferenceSerializer(StrictSerializer):
     """The caller's preferences for one kind of event.
 
-    `shown`: show the event as it happens, not only in the list; a critical alert is always shown. The `sms` and
-    `voice` of a critical kind are part of its escalation. Other kinds never use voice.
+    `shown`: show the event as it happens, not only in the list; a critical alert is always shown. The `sms`,
+    `voice` and `chat` of a critical kind are part of its escalation. Other kinds never use voice.
     """
 
     kind = serializers.ChoiceField(choices=rules.KIND_CHOICES, read_only=True)
@@ -43,6 +43,7 @@ class PreferenceSerializer(StrictSerializer):
     email = serializers.BooleanField(required=False)
     sms = serializers.BooleanField(required=False)
     voice = serializers.BooleanField(required=False)
+    chat = serializers.BooleanField(required=False, help_text="Send it to the caller's chat channels.")
     is_own = serializers.BooleanField(
         read_only=True, help_text=("True if the user chose this, false if these are the defaults.")
     )
@@ -70,7 +71,7 @@ class PreferenceView(APIView):
         body = PreferenceSerializer(data=request.data, partial=True)
         body.is_valid(raise_exception=True)
         before = _preferences(request)[kind]
-        names = ("shown", "email", "sms", "voice")
+        names = ("shown", "email", "sms", "voice", "chat")
         wants = Wants(**{name: body.validated_data.get(name, before[name]) for name in names})
         services.save_preference(user_of(request), request.organization.pk, kind, wants, actor=request.actor)
         return Response(PreferenceSerializer(_preferences(request)[kind]).data)
@@ -86,6 +87,7 @@ def _preferences(request: Request) -> dict[str, dict[str, Any]]:
             "email": choice.wants.email,
             "sms": choice.wants.sms,
             "voice": choice.wants.voice,
+            "chat": choice.wants.chat,
             "is_own": choice.is_own,
         }
         for choice in services.choices_of(user_of(request), request.organization.pk)
@@ -136,6 +138,7 @@ class StepSerializer(StrictSerializer):
     spacing_s = serializers.IntegerField(min_value=0, max_value=3600, default=0)
     sms = serializers.BooleanField(default=True)
     voice = serializers.BooleanField(default=True)
+    chat = serializers.BooleanField(default=True)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if not (attrs["sms"] or attrs["voice"]):
@@ -231,7 +234,7 @@ class EscalationView(APIView):
             "steps": [
                 {
                     "audience": step.audience, "after_s": step.after_s, "spacing_s": step.spacing_s,
-                    "sms": step.sms, "voice": step.voice,
+                    "sms": step.sms, "voice": step.voice, "chat": step.chat,
                 }
                 for step in plan.steps
             ],

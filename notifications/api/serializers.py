@@ -63,12 +63,15 @@ class DeliverySerializer(serializers.ModelSerializer):
     `step`: the escalation step; null if the delivery was immediate.
     """
 
-    to = serializers.CharField(source="notification.user")
+    to = serializers.SerializerMethodField(help_text="The user, or the name of the team's channel.")
 
     class Meta:
         model = Delivery
         fields = ["id", "to", "channel", "cycle", "step", "status", "attempts", "error", "created_at", "ended_at"]
         read_only_fields = fields
+
+    def get_to(self, row: Delivery) -> str:
+        return str(row.notification.user or row.destination)
 
 
 class AlertSerializer(OwnedSerializer):

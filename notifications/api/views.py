@@ -100,7 +100,7 @@ class AlertViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizatio
         Prefetch(
             "notifications",
             Notification.objects.select_related("user").prefetch_related(
-                Prefetch("deliveries", Delivery.objects.order_by("pk"))
+                Prefetch("deliveries", Delivery.objects.select_related("destination").order_by("pk"))
             ),
         )
     )

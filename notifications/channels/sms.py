@@ -19,7 +19,7 @@ from notifications.channels.voice import ACKNOWLEDGE_KEY, acknowledge_by_key, lo
 from notifications.models import Alert, Delivery
 from notifications.services import acknowledge_alert, phone_confirmation
 from notifications.services.acknowledgement import TEXT
-from notifications.services.deliveries import apply_text_report, is_needed
+from notifications.services.deliveries import apply_text_report, is_needed, recipient_of
 
 # Replies that acknowledge an alert.
 ACKNOWLEDGING_REPLIES = frozenset({"1", "ACK", "OK", "YES", "SI"})
@@ -90,12 +90,12 @@ def _last_to(organization_id: int, phone: str) -> Delivery | None:
     if last is None:
         return None
     row = load_delivery(last.pk)
-    return row if phone_confirmation.is_usable(organization_id, row.notification.user) else None
+    return row if phone_confirmation.is_usable(organization_id, recipient_of(row)) else None
 
 
 def _acknowledge_by_text(row: Delivery, via: str) -> str:
     """Acknowledge the alert for the user and return the reply."""
-    user = row.notification.user
+    user = recipient_of(row)
     assert row.notification.alert_id is not None
     alert, is_first = acknowledge_alert(row.notification.alert_id, user=user, actor=actor_of(user), via=via)
     if is_first or (alert.status == Alert.Status.ACKNOWLEDGED and alert.acknowledged_by_id == user.pk):

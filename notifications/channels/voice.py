@@ -15,7 +15,7 @@ from notifications import rendering
 from notifications.models import Alert, Delivery
 from notifications.services import acknowledge_alert
 from notifications.services.acknowledgement import PHONE
-from notifications.services.deliveries import apply_call_report
+from notifications.services.deliveries import apply_call_report, recipient_of
 
 ACKNOWLEDGE_KEY = "1"
 
@@ -45,7 +45,7 @@ class AlertCallHandler:
 
 def acknowledge_by_key(row: Delivery, call_id: int | None = None) -> VoicePrompt:
     """Acknowledge the delivery's alert for its user, and return what they hear. `call_id`: of an alert call."""
-    user = row.notification.user
+    user = recipient_of(row)
     assert row.notification.alert_id is not None
     alert, _ = acknowledge_alert(
         row.notification.alert_id, user=user, actor=actor_of(user), via=PHONE, call_id=call_id

@@ -1,15 +1,17 @@
 """Models of notifications.
 
-`notifications`: notifications, alerts, deliveries and claims. `preferences`: choices of users and organizations.
-`phone_confirmations`: which phones alerts may use.
+`notifications`: notifications, alerts, deliveries and claims. `channels`: chat services and webhooks.
+`preferences`: choices of users and organizations. `phone_confirmations`: which phones alerts may use.
 """
 
+from notifications.models.channels import AlertChannel
 from notifications.models.notifications import Alert, Channel, Claim, Delivery, Level, Notification
 from notifications.models.phone_confirmations import PhoneConfirmation
 from notifications.models.preferences import EscalationPolicy, EscalationStep, Preference, Route
 
 __all__ = [
     "Alert",
+    "AlertChannel",
     "Channel",
     "Claim",
     "Delivery",

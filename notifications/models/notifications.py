@@ -9,6 +9,7 @@ from django.db.models import Q
 from accounts.models import User
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
+from notifications.models.channels import AlertChannel
 
 
 class Level(models.TextChoices):
@@ -53,7 +54,7 @@ class Alert(OwnedModel):
     next_repeat_at = models.DateTimeField(null=True, blank=True)
     acknowledged_at = models.DateTimeField(null=True, blank=True)
     acknowledged_by = models.ForeignKey(User, null=True, blank=True, on_delete=models.SET_NULL, related_name="+")
-    acknowledged_via = models.CharField(max_length=16, blank=True, help_text="app, phone or text.")
+    acknowledged_via = models.CharField(max_length=16, blank=True, help_text="app, phone, text or link.")
     returns_at = models.DateTimeField(
         null=True, blank=True, help_text="When the acknowledged alert opens again, unless something happens."
     )
@@ -91,7 +92,7 @@ class Alert(OwnedModel):
 
 
 class Notification(OwnedModel):
-    """One user's notification of one Event.
+    """One user's notification of one Event, or the team's if `user` is empty (for the team's channels).
 
     A critical notification belongs to an Alert and copies its state: it needs attention until someone in the
     organization acknowledges it (`acknowledged_by`, the same on all colleagues' rows) or its cause ends
@@ -100,7 +101,7 @@ class Notification(OwnedModel):
 
     Level = Level
 
-    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="notifications")
+    user = models.ForeignKey(User, null=True, blank=True, on_delete=models.CASCADE, related_name="notifications")
     alert = models.ForeignKey(Alert, null=True, blank=True, on_delete=models.CASCADE, related_name="notifications")
     event_id = models.BigIntegerField()
     kind = models.CharField(max_length=64)
@@ -118,7 +119,12 @@ class Notification(OwnedModel):
 
     class Meta:
         ordering = ["-id"]
-        constraints = [models.UniqueConstraint(fields=["user", "event_id"], name="one_notification_per_event")]
+        constraints = [
+            models.UniqueConstraint(fields=["user", "event_id"], name="one_notification_per_event"),
+            models.UniqueConstraint(
+                fields=["organization", "event_id"], condition=Q(user=None), name="one_team_notification_per_event"
+            ),
+        ]
         indexes = [
             models.Index(fields=["user", "-id"], condition=Q(read_at=None), name="notification_unread"),
             models.Index(
@@ -142,14 +148,15 @@ class Channel(models.TextChoices):
     EMAIL = "email", "Email"
     SMS = "sms", "Text"
     VOICE = "voice", "Call"
+    CHAT = "chat", "Chat"
 
 
 class Delivery(OwnedModel):
     """One notification sent by one channel. The row is committed before anything is sent.
 
     waiting → sending → sent or failed; `dropped` if no longer needed. A voice delivery is `sent` once the call was
-    answered. `sending` lapses at `next_attempt_at`: an email may then be sent twice, but a call or text is not,
-    because it has a row in telephony.
+    answered. `sending` lapses at `next_attempt_at`: an email or chat message may then be sent twice, but a call or
+    text is not, because it has a row in telephony. `destination`: the channel of a chat message.
     """
 
     class Status(models.TextChoices):
@@ -161,6 +168,9 @@ class Delivery(OwnedModel):
 
     notification = models.ForeignKey(Notification, on_delete=models.CASCADE, related_name="deliveries")
     channel = models.CharField(max_length=8, choices=Channel)
+    destination = models.ForeignKey(
+        AlertChannel, null=True, blank=True, on_delete=models.CASCADE, related_name="+", db_index=False
+    )
     cycle = models.PositiveSmallIntegerField(default=0)
     step = models.PositiveSmallIntegerField(
         null=True, blank=True, help_text=("Escalation step. Empty if sent immediately.")
@@ -177,8 +187,8 @@ class Delivery(OwnedModel):
         verbose_name_plural = "deliveries"
         constraints = [
             models.UniqueConstraint(
-                fields=["notification", "channel", "cycle", "step"],
-                name="each_delivery_once",
+                fields=["notification", "channel", "destination", "cycle", "step"],
+                name="each_delivery_to_its_destination_once",
                 nulls_distinct=False,
             ),
             models.CheckConstraint(
@@ -202,6 +212,9 @@ class Delivery(OwnedModel):
                 fields=["organization", "next_attempt_at"],
                 condition=Q(channel__in=("sms", "voice"), status__in=("waiting", "sending")),
                 name="call_or_text_in_turn",
+            ),
+            models.Index(
+                fields=["destination", "-id"], condition=Q(destination__isnull=False), name="delivery_of_channel"
             ),
         ]
 

@@ -14,8 +14,8 @@ from notifications.models.notifications import Level
 class Preference(OwnedModel):
     """One user's choice for one kind of event in one organization. Without a row, the default applies.
 
-    A critical alert is always shown. If `sms` and `voice` are off, colleagues are called instead; if everybody has
-    turned them off, the alert reaches everyone regardless.
+    A critical alert is always shown. If `sms`, `voice` and `chat` are off, colleagues are called instead; if
+    everybody has turned them off, the alert reaches everyone regardless.
     """
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
@@ -24,6 +24,7 @@ class Preference(OwnedModel):
     email = models.BooleanField("email", default=False)
     sms = models.BooleanField("text", default=False)
     voice = models.BooleanField("call", default=False, help_text="Alerts only.")
+    chat = models.BooleanField("chat", null=True, help_text="Empty: the default of the kind.")
 
     class Meta:
         ordering = ["kind"]
@@ -138,6 +139,7 @@ class EscalationStep(OwnedModel):
     )
     sms = models.BooleanField("text", default=True)
     voice = models.BooleanField("call", default=True)
+    chat = models.BooleanField("chat", default=True, db_default=True)
 
     class Meta:
         ordering = ["position", "id"]

@@ -1,4 +1,4 @@
-"""Acknowledge notifications and alerts: in the browser, through the API or by phone."""
+"""Acknowledge notifications and alerts: in the browser, through the API, by phone or by link."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from notifications import live_updates
 from notifications.models import Alert, Notification
 from notifications.services import alerts
 
-APP, PHONE, TEXT = "app", "phone", "text"
+APP, PHONE, TEXT, LINK = "app", "phone", "text", "link"
 
 
 def acknowledge(notification_id: int, *, user: User, actor: Actor) -> Notification:
@@ -33,15 +33,22 @@ def acknowledge(notification_id: int, *, user: User, actor: Actor) -> Notificati
 
 
 def acknowledge_alert(
-    alert_id: int, *, user: User, actor: Actor, via: str, call_id: int | None = None
+    alert_id: int,
+    *,
+    user: User,
+    actor: Actor,
+    via: str,
+    call_id: int | None = None,
+    returns: int | None = None,
 ) -> tuple[Alert, bool]:
     """Acknowledge the alert for everyone. Return the alert and whether this was the first acknowledgement.
 
     An acknowledged or resolved alert does not change. `call_id`: the call in which the user acknowledged it.
+    `returns`: acknowledge it only if it has opened again this many times.
     """
     with transaction.atomic():
         alert = alerts.lock_alert(alert_id)
-        if alert.status != Alert.Status.OPEN:
+        if alert.status != Alert.Status.OPEN or returns not in (None, alert.returns):
             return alert, False
         now = clock.now()
         alert.status = Alert.Status.ACKNOWLEDGED

@@ -59,7 +59,7 @@ def cancel_deliveries(alert: Alert, *, reason: str, actor: Actor = SYSTEM, but_c
     waiting.update(status=Delivery.Status.DROPPED, next_attempt_at=None, ended_at=clock.now())
     by_phone = list(
         Delivery.objects.filter(notification__alert=alert)
-        .exclude(channel=Channel.EMAIL)
+        .exclude(channel__in=(Channel.EMAIL, Channel.CHAT))
         .values_list("pk", flat=True)
     )
     telephony.cancel_texts(Q(purpose="alert", subject_id__in=by_phone), actor=actor)

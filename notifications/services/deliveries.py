@@ -16,6 +16,7 @@ from django.core.mail import EmailMultiAlternatives
 from django.db import transaction
 from django.db.models import F, Min, QuerySet
 
+from accounts.models import User
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.db.due_rows import DueIndex
 from dispatch.core.db.isolation import run_each
@@ -67,7 +68,7 @@ def deliver_due(*channels: Channel) -> int:
 def next_due(*channels: Channel) -> datetime | None:
     """Return when the next delivery on these channels is due."""
     first: datetime | None = (
-        _open_deliveries().filter(channel__in=channels).aggregate(first=Min("next_attempt_at"))["first"]
+        open_deliveries().filter(channel__in=channels).aggregate(first=Min("next_attempt_at"))["first"]
     )
     return first
 
@@ -75,31 +76,32 @@ def next_due(*channels: Channel) -> datetime | None:
 def deliver(delivery_id: int) -> bool:
     """Send one due delivery. Return False if another process has it or it is no longer needed."""
     now = clock.now()
-    mine = _open_deliveries().filter(pk=delivery_id, next_attempt_at__lte=now)
+    mine = open_deliveries().filter(pk=delivery_id, next_attempt_at__lte=now)
     if not mine.update(status=Status.SENDING, attempts=F("attempts") + 1, next_attempt_at=now + CLAIM):
         return False
     row = Delivery.objects.select_related("notification__user", "notification__alert", "organization").get(
         pk=delivery_id
     )
     if not is_needed(row.notification):
-        _end_delivery(row, Status.DROPPED)
+        end_delivery(row, Status.DROPPED)
         return False
     fault_injection.crash_point("notifications.deliver.claimed")
     try:
         is_sent = _SENDERS[row.channel](row)
     except NotSent as error:
-        _retry_later(row, str(error), error.again_in)
+        retry_later(row, str(error), error.again_in)
     except Exception as error:  # any failure of a mail server or a template
         log.warning("notification_send_failed", delivery=row.pk, channel=row.channel, error=str(error))
-        _retry_later(row, str(error) or type(error).__name__, _retry_delay(row))
+        retry_later(row, str(error) or type(error).__name__, _retry_delay(row))
     else:
         fault_injection.crash_point("notifications.deliver.sent")
         if is_sent:
-            _end_delivery(row, Status.SENT)
+            end_delivery(row, Status.SENT)
     return True
 
 
-def _open_deliveries() -> QuerySet[Delivery]:
+def open_deliveries() -> QuerySet[Delivery]:
+    """Return the deliveries that are not sent, failed or dropped."""
     deliveries: QuerySet[Delivery] = Delivery.objects.filter(status__in=(Status.WAITING, Status.SENDING))
     return deliveries
 
@@ -114,15 +116,17 @@ def _retry_delay(row: Delivery) -> timedelta | None:
     return timedelta(seconds=EMAIL_RETRIES_S[tried]) if tried < len(EMAIL_RETRIES_S) else None
 
 
-def _retry_later(row: Delivery, why: str, again_in: timedelta | None) -> None:
+def retry_later(row: Delivery, why: str, again_in: timedelta | None) -> None:
+    """Record why a claimed delivery was not sent, and retry it after this time; None: it failed."""
     if again_in is None:
-        _end_delivery(row, Status.FAILED, why)
+        end_delivery(row, Status.FAILED, why)
         return
     mine = Delivery.objects.filter(pk=row.pk, status=Status.SENDING, attempts=row.attempts)
     mine.update(status=Status.WAITING, next_attempt_at=clock.now() + again_in, error=why[:255])
 
 
-def _end_delivery(row: Delivery, status: str, why: str = "") -> None:
+def end_delivery(row: Delivery, status: str, why: str = "") -> None:
+    """End the delivery and append its event, unless its status has changed since it was read."""
     with transaction.atomic():
         mine = Delivery.objects.filter(pk=row.pk, status=row.status)
         if not mine.update(status=status, next_attempt_at=None, ended_at=clock.now(), error=why[:255]):
@@ -133,15 +137,22 @@ def _end_delivery(row: Delivery, status: str, why: str = "") -> None:
         events.append(row.organization_id, kind, row.pk, notification_id=row.notification_id, **data)
 
 
+def recipient_of(row: Delivery) -> User:
+    """Return the user; only the team's notifications, which go to chat channels, have none."""
+    assert row.notification.user is not None
+    return row.notification.user
+
+
 # --- Email -------------------------------------------------------------------------------------------------------
 def _send_email(row: Delivery) -> bool:
+    user = recipient_of(row)
     if not settings.EMAIL_IS_SET_UP:
         raise NotSent("No mail server is configured (EMAIL_URL).")
     mail = rendering.render_email(row.notification)
     message = EmailMultiAlternatives(
         mail.subject,
         mail.text,
-        to=[row.notification.user.email],
+        to=[user.email],
         # the same for every attempt, so that mail clients can recognize duplicates
         headers={"Message-ID": f"<delivery-{row.pk}@{settings.EMAIL_DOMAIN}>", "Auto-Submitted": "auto-generated"},
     )
@@ -162,7 +173,7 @@ def _place_call(row: Delivery) -> bool:
 
 def _write_locked(row: Delivery, make: Callable[[Delivery], int]) -> int | None:
     """Return the id that `make` writes in a transaction that locks the alert; None if the alert is not open."""
-    user = row.notification.user
+    user = recipient_of(row)
     if not user.phone:
         raise NotSent(f"{user} has no phone number.")
     if not phone_confirmation.is_usable(row.organization_id, user):
@@ -172,7 +183,7 @@ def _write_locked(row: Delivery, make: Callable[[Delivery], int]) -> int | None:
             if row.notification.alert_id is not None:
                 alert = alerts.lock_alert(row.notification.alert_id)
                 if alert.status != Alert.Status.OPEN:
-                    _end_delivery(row, Status.DROPPED)
+                    end_delivery(row, Status.DROPPED)
                     return None
             return make(row)
     except (telephony.CallNotAllowed, telephony.TextNotAllowed, telephony.NoTextNumber) as error:
@@ -196,7 +207,7 @@ def _create_text(row: Delivery) -> int:
         organization=row.organization,
         purpose="alert",
         subject_id=row.pk,
-        to_phone=str(row.notification.user.phone),
+        to_phone=str(recipient_of(row).phone),
         body=rendering.render_text(row.notification),
         pool=call_pool(row.organization_id),
         not_after=row.created_at + PHONE_PATIENCE,
@@ -226,7 +237,7 @@ def _apply_report(delivery_id: int, status: str, why: str = "") -> None:
         if row is None or row.status in (status, Status.FAILED, Status.DROPPED):
             return
         is_dropped = status == Status.FAILED and not is_needed(row.notification)
-        _end_delivery(row, Status.DROPPED if is_dropped else status, "" if is_dropped else why)
+        end_delivery(row, Status.DROPPED if is_dropped else status, "" if is_dropped else why)
 
 
 def _retry_within(row: Delivery, pause: timedelta) -> timedelta | None:
@@ -243,7 +254,7 @@ def _create_call(row: Delivery) -> int:
         purpose="alert",
         subject_id=row.pk,
         attempt=1 if last is None else last.attempt + _met_outage(last),
-        to_phone=str(row.notification.user.phone),
+        to_phone=str(recipient_of(row).phone),
         pool=pool,
         ring_timeout_s=RING_S,
         time_limit_s=TIME_LIMIT_S,

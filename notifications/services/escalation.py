@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import F, Min
+from django.db.models import F, Min, Q
 
 from accounts.models import Membership, User
 from dispatch.core import clock, fault_injection
@@ -21,7 +21,7 @@ from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import services as telephony
 from notifications import escalation_rules, live_updates, rules
 from notifications.models import Alert, Channel, Delivery, Notification
-from notifications.services import alerts, phone_confirmation
+from notifications.services import alerts, chat_channels, phone_confirmation
 from notifications.services.notifications import EMAIL_LOOP, PHONE_LOOP, people_of, write
 from notifications.services.preferences import Wants, wants_of
 
@@ -108,9 +108,13 @@ def escalate(alert_id: int, token: uuid.UUID) -> bool:
         plan = escalation_rules.Plan.from_json(alert.plan)
         reached = Delivery.objects.filter(notification__alert=alert, cycle=alert.cycle, step__isnull=False)
         at_this_step = reached.filter(step=alert.step).values_list("notification__user_id", flat=True)
+        # A message that no chat service has taken has reached nobody.
+        got_it = reached.filter(~Q(channel=Channel.CHAT) | Q(status=Delivery.Status.SENT))
         move = escalation_rules.next_move(
-            plan, alert.cycle, alert.step, staff_of(alert), set(at_this_step), anybody_in_cycle=reached.exists()
+            plan, alert.cycle, alert.step, staff_of(alert), set(at_this_step), anybody_in_cycle=got_it.exists()
         )
+        if alert.cycle and alert.step == 0:
+            chat_channels.notify_team_again(alert)
         _reach(alert, move)
         alert.cycle, alert.step, alert.step_token = move.cycle, move.step, uuid.uuid4()
         alert.next_action_at = now + timedelta(seconds=move.wait_s)
@@ -128,7 +132,12 @@ def staff_of(alert: Alert) -> escalation_rules.Staff:
     on_duty = set(duty.values_list("user_id", flat=True))
     users = {user.pk: user for user in User.objects.filter(pk__in=everybody)}
     usable = phone_confirmation.usable_phones(alert.organization_id, users.values())
-    can = {pk: _can(alert.organization_id, user, has_phone=pk in usable) for pk, user in users.items()}
+    in_chat = chat_channels.working_by_user(alert.organization_id, everybody)
+    can = {
+        pk: _can(alert.organization_id, user, has_phone=pk in usable)
+        | ({escalation_rules.CHAT} if pk in in_chat else set())
+        for pk, user in users.items()
+    }
     wants = wants_of(alert.organization_id, everybody, alert.kind, is_alert=True)
     chosen = {
         pk: {
@@ -136,6 +145,7 @@ def staff_of(alert: Alert) -> escalation_rules.Staff:
             for channel, is_wanted in (
                 (escalation_rules.SMS, wants[pk].sms),
                 (escalation_rules.VOICE, wants[pk].voice),
+                (escalation_rules.CHAT, wants[pk].chat),
             )
             if is_wanted and channel in can[pk]
         }
@@ -184,9 +194,16 @@ def _reach(alert: Alert, move: escalation_rules.EscalationMove) -> None:
             )
             for user, ways in move.users
             for channel in ways
+            if channel != Channel.CHAT
         ],
         ignore_conflicts=True,
     )
+    by_chat = [user for user, ways in move.users if Channel.CHAT in ways]
+    chats = chat_channels.make_deliveries(
+        [own[user] for user in by_chat], by_chat, cycle=alert.cycle, step=move.at
+    )
+    Delivery.objects.bulk_create(chats, ignore_conflicts=True)
+    notify_loop(chat_channels.CHAT_LOOP)
     notify_loop(PHONE_LOOP)
     notify_loop(EMAIL_LOOP)
     names = {user.pk: str(user) for user in User.objects.filter(pk__in=users)}
@@ -241,6 +258,7 @@ def _return(alert_id: int) -> bool:
             acknowledged_at=None, acknowledged_by=None, read_at=None, body=alert.shown_body
         )
         alerts.append_alert_event(alert, "alert_returned", by=who)
+        chat_channels.notify_team_again(alert)
         live_updates.notify_changed(alert.organization_id, ids)
         live_updates.notify_repeated(alert.organization_id, ids)
     return True
@@ -259,4 +277,4 @@ def _last_action_since(alert: Alert, since: datetime) -> datetime | None:
 
 
 _NOTHING = Wants(shown=True, email=False, sms=False, voice=False)
-_WORDS: dict[str, str] = {Channel.EMAIL: "email", Channel.SMS: "text", Channel.VOICE: "call"}
+_WORDS: dict[str, str] = {Channel.EMAIL: "email", Channel.SMS: "text", Channel.VOICE: "call", Channel.CHAT: "chat"}

@@ -21,7 +21,7 @@ from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from notifications import live_updates, rules, sql
 from notifications.models import Alert, Channel, Delivery, Level, Notification, Route
-from notifications.services import alerts, ownership
+from notifications.services import alerts, chat_channels, ownership
 from notifications.services.preferences import Wants, plan_of, wants_of
 from notifications.subjects import facts_of
 
@@ -86,16 +86,30 @@ def _notify(rule: rules.Rule, event: Event) -> None:
     }
     message = rules.message_of(rule, values)
     level = route.level or rule.level
-    users = rules.choose_recipients(people_of(event.organization_id), route.to or rule.to)
-    if not users:
+    users = _recipients(rule, event, route)
+    if not users and not rule.owner:
         log.error("notification_without_recipients", organization=event.organization_id, kind=event.kind)
     if rule.many and level != Level.CRITICAL:
         users = _count_in_earlier(rule, event, users, values)
     alert = _raise_alert(event, message) if level == Level.CRITICAL else None
     wants = wants_of(event.organization_id, users, rule.kind, is_alert=alert is not None)
     write(event.organization_id, users, wants, event=event, level=level, message=message, alert=alert)
+    is_counted = bool(rule.many) and not users
+    if not is_counted and not (rule.owner and event.data.get(rule.owner)):
+        chat_channels.notify_team(
+            event.organization_id, event=event, level=level, message=message, to=route.to or rule.to, alert=alert
+        )
     if end := _later_end(rule, event):
         _resolve(rule, end)
+
+
+def _recipients(rule: rules.Rule, event: Event, route: Route) -> Sequence[int]:
+    """Return the ids of the users whom this event notifies: its owner if the rule says so and it has one."""
+    owner = event.data.get(rule.owner) if rule.owner else None
+    if owner is not None:
+        members = Membership.objects.of(event.organization_id).filter(user_id=owner, is_active=True)
+        return list(members.values_list("user_id", flat=True))
+    return rules.choose_recipients(people_of(event.organization_id), route.to or rule.to)
 
 
 def _count_in_earlier(rule: rules.Rule, event: Event, users: Sequence[int], values: dict[str, Any]) -> list[int]:
@@ -116,7 +130,7 @@ def _count_in_earlier(rule: rules.Rule, event: Event, users: Sequence[int], valu
     earlier = _same_events(rule, event)
     changed: dict[int, int] = {}  # the user's id → the notification's
     for row in rows.select_for_update(no_key=True).order_by("-pk"):
-        if row.event_id not in earlier or row.user_id in changed:
+        if row.user_id is None or row.event_id not in earlier or row.user_id in changed:
             continue
         count = 1 + sum(event_id >= row.event_id for event_id in earlier)
         message = rules.message_of(rule, {**values, "count": count})
@@ -202,16 +216,20 @@ def write(
         for channel, is_wanted in _at_once(wants[row.user_id], alert)
         if is_wanted
     ]
+    if alert is None:
+        in_chat = [user for user in users if wants[user].chat]
+        at_once += chat_channels.make_deliveries(written, in_chat)
     if at_once:
         Delivery.objects.bulk_create(at_once, ignore_conflicts=True)
         notify_loop(EMAIL_LOOP)
         notify_loop(PHONE_LOOP)
+        notify_loop(chat_channels.CHAT_LOOP)
     live_updates.notify_written(organization_id, [row.pk for row in written])
     return written
 
 
 def _at_once(wants: Wants, alert: Alert | None) -> list[tuple[Channel, bool]]:
-    """Return the immediate channels. An alert's texts and calls are part of its escalation."""
+    """Return the immediate channels. An alert's texts, calls and chat messages are part of its escalation."""
     return [(Channel.EMAIL, wants.email), (Channel.SMS, wants.sms and alert is None)]
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
 from django.conf import settings
 from django.db import transaction
@@ -25,6 +25,7 @@ class Wants:
     email: bool
     sms: bool
     voice: bool
+    chat: bool = False
 
 
 def default_of(kind: str, *, is_alert: bool | None = None) -> Wants:
@@ -34,7 +35,7 @@ def default_of(kind: str, *, is_alert: bool | None = None) -> Wants:
     """
     rule = rules.BY_KIND[kind]
     is_alert = rule.level == rules.CRITICAL if is_alert is None else is_alert
-    return Wants(shown=True, email=rule.email, sms=is_alert, voice=is_alert)
+    return Wants(shown=True, email=rule.email, sms=is_alert, voice=is_alert, chat=is_alert)
 
 
 def wants_of(
@@ -43,8 +44,13 @@ def wants_of(
     """Return the wishes of each of these users for that kind. `is_alert` as in `default_of`."""
     usual = default_of(kind, is_alert=is_alert)
     chosen = Preference.objects.of(organization_id).filter(user_id__in=users, kind=kind)
-    own = {row.user_id: Wants(row.shown, row.email, row.sms, row.voice) for row in chosen}
+    own = {row.user_id: _wants_of_row(row, usual) for row in chosen}
     return {user: own.get(user, usual) for user in users}
+
+
+def _wants_of_row(row: Preference, usual: Wants) -> Wants:
+    """Return the user's choice. Rows of releases without chat channels have the default for chat."""
+    return Wants(row.shown, row.email, row.sms, row.voice, usual.chat if row.chat is None else row.chat)
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,8 @@ def choices_of(user: User, organization_id: int) -> list[Choice]:
         route = routes.get(rule.kind) or Route()
         level = route.level or rule.level
         row = own.get(rule.kind)
-        wants = (
-            Wants(row.shown, row.email, row.sms, row.voice)
-            if row
-            else default_of(rule.kind, is_alert=level == rules.CRITICAL)
-        )
+        usual = default_of(rule.kind, is_alert=level == rules.CRITICAL)
+        wants = _wants_of_row(row, usual) if row else usual
         choices.append(Choice(rule, level, route.to or rule.to, route.is_on, wants, row is not None))
     return choices
 
@@ -87,13 +90,13 @@ def choices_of(user: User, organization_id: int) -> list[Choice]:
 def save_preference(user: User, organization_id: int, kind: str, wants: Wants, *, actor: Actor) -> Preference:
     """Save the user's choice. Raise KeyError for a kind that is not in the table."""
     if rules.BY_KIND[kind].level == rules.CRITICAL:
-        wants = Wants(True, wants.email, wants.sms, wants.voice)
+        wants = replace(wants, shown=True)
     with transaction.atomic():
         row, _ = Preference.objects.update_or_create(
             organization_id=organization_id,
             user=user,
             kind=kind,
-            defaults={"shown": wants.shown, "email": wants.email, "sms": wants.sms, "voice": wants.voice},
+            defaults=asdict(wants),
         )
         events.append(
             organization_id, "preference.changed", row.pk, actor=actor, kind_of_event=kind, user_id=user.pk
@@ -122,7 +125,7 @@ def plan_of(organization_id: int) -> Plan:
     """Return the escalation plan for an alert that is raised now."""
     policy = EscalationPolicy.objects.of(organization_id).first() or EscalationPolicy()
     rows: list[EscalationStep] = list(policy.steps.all()) if policy.pk else []
-    steps = [Step(row.audience, row.after_s, row.spacing_s, row.sms, row.voice) for row in rows]
+    steps = [Step(row.audience, row.after_s, row.spacing_s, row.sms, row.voice, row.chat) for row in rows]
     return Plan(
         repeat_s=policy.repeat_s or settings.ALERT_REPEAT_S,
         again_after_s=policy.again_after_s or settings.ALERT_AGAIN_AFTER_S,

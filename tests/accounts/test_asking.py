@@ -77,5 +77,6 @@ def test_only_listed_actions_skip_confirmation():
     }
     assert without == {
         "technicians.technician.export_selected", "jobs.job.assign_selected", "jobs.job.dispatch_selected_again",
+        "notifications.alertchannel.send_test",
         "notifications.notification.acknowledge", "notifications.notification.mark_read",
     }  # fmt: skip

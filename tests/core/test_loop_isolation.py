@@ -39,8 +39,8 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call, CallEvent, SpendCap, Text
 from dispatch.telephony.services import inbound, keys, probes, spend_caps
 from notifications import escalation_rules
-from notifications.models import Alert, Delivery, Notification
-from notifications.services import deliveries
+from notifications.models import Alert, AlertChannel, Delivery, Notification
+from notifications.services import chat_deliveries, deliveries
 from tests.core.test_failures_page import defined_in
 from tests.harness.leads import Floor
 from tests.support import factories as make
@@ -140,6 +140,20 @@ def due_delivery(channel: str) -> Callable[[Organization], Delivery]:
         return row
 
     return create
+
+
+def due_chat(organization: Organization) -> Delivery:
+    """Return a delivery to a channel that was removed: it is dropped."""
+    row = due_delivery("chat")(organization)
+    row.destination = AlertChannel.objects.create(
+        organization=organization, user=row.notification.user, kind="webhook", name="x", removed_at=clock.now()
+    )
+    row.save(update_fields=["destination"])
+    return row
+
+
+def failing_chat(bad: Delivery) -> Any:
+    return fails_for(chat_deliveries, "is_needed", lambda notification: notification.pk == bad.notification_id)
 
 
 def failing_delivery(bad: Delivery) -> Any:
@@ -315,6 +329,7 @@ CASES: dict[str, Case] = {
     "notifications_phone": Case(
         due_delivery("sms"), lambda row: reload(row).status != "waiting", failing_delivery
     ),
+    "notifications_chat": Case(due_chat, lambda row: reload(row).status == "dropped", failing_chat),
     "calls_keys": Case(
         stored_key,
         lambda event: reload(event).next_action_at is None,

@@ -190,6 +190,12 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("jobs.0009_offer_slots", "SQL: CREATE UNIQUE"): (
         "The previous version writes slot 0 only, for which the index forbids what the former one forbade."
     ),
+    ("notifications.0006_chat_channels", "SQL: CREATE UNIQUE"): (
+        "The previous version leaves destination null and sets user: the indexes forbid what was forbidden."
+    ),
+    ("notifications.0006_chat_channels", "SQL: ADD CONSTRAINT"): (
+        "It uses the index that was built before, and forbids what the former constraint forbade."
+    ),
     ("schedules.0007_concurrency_limits", "SQL: CREATE UNIQUE"): (
         "The index covers only runs with the new column concurrency_slot, which the previous version leaves null."
     ),

@@ -51,6 +51,7 @@ SMALL_TABLES = {
     *(("leads", name) for name in ("campaign", "engineswitch", "callingrule", "holiday", "closedday")),
     *(("leads", name) for name in ("retryrule", "customerrate")),
     *(("notifications", name) for name in ("preference", "route", "escalationpolicy", "escalationstep")),
+    ("notifications", "alertchannel"),
     *(("outbox", name) for name in ("endpoint", "target")),
     *(("technicians", name) for name in ("skill", "technician", "shift")),
     *(("telephony", name) for name in ("spendcap", "numberhealthpolicy")),
@@ -144,8 +145,15 @@ def _demands_a_value(field: Any) -> bool:
     return not (field.null or field.many_to_many or field.db_default is not NOT_PROVIDED)
 
 
+def _related(field: Any) -> str:
+    model = field.remote_field.model
+    return (model if isinstance(model, str) else model._meta.label).lower()
+
+
 def _narrowed(old: Any, new: Any) -> Iterator[str]:
-    was, becomes = old.db_type(connection) or "", new.db_type(connection) or ""
+    # A relation that is not bound to its model cannot tell its type, which changes with the related model only.
+    is_same = old.is_relation and new.is_relation and _related(old) == _related(new)
+    was, becomes = ("", "") if is_same else (old.db_type(connection) or "", new.db_type(connection) or "")
     widths = _TEXT.fullmatch(was), _TEXT.fullmatch(becomes)
     is_wider = bool(widths[0] and (becomes == "text" or (widths[1] and int(widths[1][1]) >= int(widths[0][1]))))
     if was != becomes and not is_wider:

@@ -67,6 +67,7 @@ from dispatch.telephony.models import (
 )
 from notifications.models import (
     Alert,
+    AlertChannel,
     Claim,
     Delivery,
     EscalationPolicy,
@@ -404,6 +405,14 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         status="failed",
         next_attempt_at=None,
         error=t.tag,
+    ),
+    AlertChannel: lambda t: AlertChannel.objects.create(
+        organization=t.organization,
+        user=t.dispatcher,
+        kind="webhook",
+        name=t.tag[:60],
+        address="example.org",
+        config={"url": "https://example.org/", "token": t.tag},
     ),
     PhoneConfirmation: lambda t: PhoneConfirmation.objects.create(
         organization=t.organization, user=t.dispatcher, phone=make.phone(), nonce=t.tag[:32]

@@ -2,12 +2,17 @@
 
 from django.urls import path
 
-from dispatch.console.notifications import inbox, phone, preferences
+from dispatch.console.notifications import acknowledging, channels, inbox, phone, preferences
 
 urlpatterns = [
     path("", inbox.page, name="notifications"),
     path("read/", inbox.mark_read, name="notifications_read"),
     path("<int:notification_id>/acknowledge/", inbox.acknowledge, name="notification_acknowledge"),
+    path("alerts/<int:alert_id>/", acknowledging.alert_page, name="alert"),
+    path("channels/", channels.list_channels, name="channels"),
+    path("channels/new/<slug:kind>/", channels.new_channel, name="channel_new"),
+    path("channels/<int:channel_id>/test/", channels.test_channel, name="channel_test"),
+    path("channels/<int:channel_id>/remove/", channels.remove_channel, name="channel_remove"),
     path("choices/", preferences.page, name="notification_choices"),
     path("choices/usual/", preferences.reset_preferences, name="notification_usual"),
     path("phone/", phone.change_phone, name="own_phone"),

@@ -165,6 +165,21 @@ class HttpClient:
             "POST", url, body, headers, timeout_s, allow_private, organization, kept_bytes, tls
         )
 
+    async def put(
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        timeout_s: float,
+        *,
+        organization: int = 0,
+        kept_bytes: int = KEPT_BYTES,
+    ) -> Response:
+        """Send one PUT, like `post`."""
+        if len(body) > MAX_BODY_BYTES:
+            raise ValueError(f"the body is larger than {MAX_BODY_BYTES} bytes")
+        return await self._send("PUT", url, body, headers, timeout_s, False, organization, kept_bytes)
+
     async def get(
         self,
         url: str,

@@ -46,11 +46,12 @@ def limits_of_networks(request: HttpRequest, rate: throttling.Rate) -> list[tupl
 
 
 def with_signed_link(
-    read: Callable[[str], Any], language_of: Callable[[Any], str]
+    read: Callable[[str], Any], language_of: Callable[[Any], str], *, gone: str = "pages/gone.html"
 ) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
     """Decorate a view to receive the row that its signed link refers to. Guessing links is rate limited.
 
-    The page is in the language that `language_of` returns for the row; if that is empty, in the request's.
+    The page is in the language that `language_of` returns for the row; if that is empty, in the request's. `gone`:
+    the template for a link that is not valid.
 
     The view is exempt from the CSRF check because there is no session: the link in the URL is the only credential,
     and browsers don't send it automatically as they send a cookie.
@@ -64,7 +65,7 @@ def with_signed_link(
             try:
                 row = read(token)
             except InvalidLink as error:
-                return _no_page(request, error)
+                return _no_page(request, error, gone)
             reject_nul(request)
             language = language_of(row) or requested_language(request, row.organization.language)
             with languages.override(language):
@@ -118,7 +119,7 @@ def without_caching(response: HttpResponse, *, frames: str = "'none'") -> HttpRe
     return response
 
 
-def _no_page(request: HttpRequest, error: InvalidLink) -> HttpResponse:
+def _no_page(request: HttpRequest, error: InvalidLink, template: str) -> HttpResponse:
     if not error.expired:
         taken = throttling.take_token(
             f"link:{limit_key(request)}", throttling.parse_rate(settings.LINK_GUESS_RATE)
@@ -127,7 +128,7 @@ def _no_page(request: HttpRequest, error: InvalidLink) -> HttpResponse:
             response = _render_error(request, "pages/wait.html", {"minutes": 1}, 429)
             response["Retry-After"] = str(-(-taken.wait_ms // 1000))
             return response
-    return _render_error(request, "pages/gone.html", {"expired": error.expired}, 410 if error.expired else 404)
+    return _render_error(request, template, {"expired": error.expired}, 410 if error.expired else 404)
 
 
 def _render_error(request: HttpRequest, template: str, context: dict[str, Any], status: int) -> HttpResponse:

@@ -38,6 +38,7 @@ from notifications.services.preferences import default_steps
 
 # Words of a badge → its color in the admin theme.
 LEVEL_COLORS = {Level.CRITICAL.label: "danger", Level.TOAST.label: "info"}
+WAYS_TO_ACKNOWLEDGE = {"app": "in the browser", "phone": "by phone", "text": "by text", "link": "by link"}
 STATE_COLORS = {
     Alert.Status.OPEN.label: "danger",
     Alert.Status.ACKNOWLEDGED.label: "info",
@@ -56,7 +57,7 @@ class DeliveriesOfNotification(ReadOnlyInline):
     """List the channels that carried a notification, with the status of each."""
 
     model = Delivery
-    fields = ["channel", "status", "attempts", "error", "created_at", "ended_at"]
+    fields = ["channel", "destination", "status", "attempts", "error", "created_at", "ended_at"]
     readonly_fields = fields
 
 
@@ -157,7 +158,7 @@ class AlertAdmin(OwnedAdmin):
     def acknowledgement(self, alert: Alert) -> str:
         if alert.acknowledged_at is None:
             return "Not acknowledged"
-        how = {"app": "in the browser", "phone": "by phone", "text": "by text"}.get(alert.acknowledged_via, "")
+        how = WAYS_TO_ACKNOWLEDGE.get(alert.acknowledged_via, "")
         return f"By {alert.acknowledged_by or 'someone'} {how}, {_format_moment(alert.acknowledged_at)}".replace(
             " ,", ","
         )
@@ -178,9 +179,10 @@ class AlertAdmin(OwnedAdmin):
     @display(description="deliveries")
     def delivery_list(self, alert: Alert) -> str:
         """List the recipients, each with the channel and the status of the delivery."""
-        rows = Delivery.objects.filter(notification__alert=alert).select_related("notification__user")
+        rows = Delivery.objects.filter(notification__alert=alert)
+        rows = rows.select_related("notification__user", "destination")
         lines = [
-            (_format_moment(row.created_at), row.notification.user, row.get_channel_display(), _how(row))
+            (_format_moment(row.created_at), _recipient(row), row.get_channel_display(), _how(row))
             for row in rows.order_by("pk")
         ]
         items = format_html_join("", "<li>{} {}: {}, {}</li>", lines)
@@ -190,6 +192,11 @@ class AlertAdmin(OwnedAdmin):
 def _format_moment(moment: datetime | None) -> str:
     """Format the time as the admin does."""
     return formats.date_format(timezone.localtime(moment), "DATETIME_FORMAT") if moment else ""
+
+
+def _recipient(row: Delivery) -> str:
+    """Return the person, or the team's channel."""
+    return str(row.notification.user or f"team channel {row.destination}")
 
 
 def _times(count: int) -> str:
@@ -275,7 +282,7 @@ class StepsOfPolicy(OwnedTabularInline):
 
     model = EscalationStep
     dispatcher_may = VIEW
-    fields = ["position", "audience", "after_s", "spacing_s", "sms", "voice"]
+    fields = ["position", "audience", "after_s", "spacing_s", "sms", "voice", "chat"]
 
 
 @admin.register(EscalationPolicy)

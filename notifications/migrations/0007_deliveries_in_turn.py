@@ -9,7 +9,7 @@ class Migration(migrations.Migration):
     """
 
     atomic = False
-    dependencies = [("notifications", "0005_phone_confirmation")]
+    dependencies = [("notifications", "0006_chat_channels")]
 
     operations = [
         migrations.RunSQL("DROP INDEX CONCURRENTLY IF EXISTS email_in_turn", migrations.RunSQL.noop),

@@ -1,0 +1,63 @@
+"""Sign and read the link by which a person acknowledges one alert without signing in.
+
+A link belongs to one message: the delivery to one channel of one person. It acknowledges that person's alert,
+once: after the alert has opened again, a newer message has a newer link.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from django.conf import settings
+from django.urls import reverse
+
+from accounts.models import Membership, User
+from dispatch.jobs.signed_links import InvalidLink, read_token, sign_token
+from notifications.models import Alert, Channel, Delivery
+
+KIND = "alert"
+
+
+def acknowledge_url(row: Delivery) -> str:
+    """Return the URL for the message of this delivery.
+
+    A person's acknowledges by itself. A team's leads to a page that asks for sign-in: the link does not say who of
+    the team, or which guest of its chat, has followed it.
+    """
+    alert = row.notification.alert
+    if alert is None:
+        return ""
+    if row.notification.user_id is None:
+        path = reverse("console:alert", args=[alert.pk])
+        return f"{settings.PUBLIC_BASE_URL}{path}?in={row.organization.slug}"
+    token = sign_token(KIND, [row.pk, alert.returns], timedelta(hours=settings.ALERT_LINK_HOURS))
+    return f"{settings.PUBLIC_BASE_URL}{reverse('console:alert_link', args=[token])}"
+
+
+def delivery_of(token: str) -> Delivery:
+    """Return the delivery of a link, with its alert. Raises InvalidLink.
+
+    The link ends with its time, when its channel is removed, and when its person leaves the organization.
+    """
+    delivery_id, returns = read_token(KIND, token, 2)
+    row = (
+        Delivery.objects.select_related(
+            "notification__user", "notification__alert__acknowledged_by", "organization"
+        )
+        .filter(pk=delivery_id, channel=Channel.CHAT, destination__removed_at=None, organization__is_active=True)
+        .first()
+    )
+    alert = row.notification.alert if row is not None else None
+    if row is None or alert is None or not is_recipient(row.organization_id, row.notification.user):
+        raise InvalidLink(expired=True)
+    if alert.returns != returns and alert.status == Alert.Status.OPEN:
+        raise InvalidLink(expired=True)  # it has opened again since, and a newer message says so
+    return row
+
+
+def is_recipient(organization_id: int, user: User | None) -> bool:
+    """Return whether the user may still get the organization's notifications."""
+    if user is None or not user.is_active:
+        return False
+    members = Membership.objects.of(organization_id).filter(user=user, is_active=True)
+    return user.is_superuser or bool(members.exists())
