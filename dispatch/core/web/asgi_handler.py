@@ -20,10 +20,11 @@ from django.core import signals
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
-from django.http import HttpResponseBase
+from django.http import HttpRequest, HttpResponseBase
 from django.urls import URLResolver, get_resolver, set_script_prefix
 
 from dispatch.core.api import problems
+from dispatch.core.web.bare_handler import BareHandler
 
 # Absorb a burst of a few seconds. Phone providers give up on a webhook after 15 s and retry it.
 MAX_WAITING = 400
@@ -33,16 +34,22 @@ MAX_WAIT_S = 15.0
 class ThreadedASGIHandler(ASGIHandler):
     """The ASGI application, which runs synchronous views in `threads` threads.
 
+    Requests that `bare` handles pass through it instead of all middlewares.
     Further requests wait in FIFO order: at most `most_waiting`, each for up to `longest_wait_s`. All others get a
     503, so that clients that have given up do not take threads from clients that still wait.
     """
 
     def __init__(
-        self, threads: int, *, most_waiting: int = MAX_WAITING, longest_wait_s: float = MAX_WAIT_S
+        self,
+        threads: int,
+        bare: BareHandler | None = None,
+        *,
+        most_waiting: int = MAX_WAITING,
+        longest_wait_s: float = MAX_WAIT_S,
     ) -> None:
         BaseHandler.__init__(self)
         self.load_middleware(is_async=False)
-        self._asynchronous = ASGIHandler()
+        self._asynchronous, self._bare = ASGIHandler(), bare
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="request")
         self._most_unanswered, self._longest_wait_s = threads + most_waiting, longest_wait_s
         self.unanswered = 0  # in a thread, or waiting for one
@@ -91,11 +98,14 @@ class ThreadedASGIHandler(ASGIHandler):
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, refused = self.create_request(scope, body)
-        response: Any = refused if request is None else self.get_response(request)
+        response: Any = refused if request is None else self._handler_of(request).get_response(request)
         response._handler_class = self.__class__
         if not response.streaming:
             response.close()
         return response
+
+    def _handler_of(self, request: HttpRequest) -> BaseHandler:
+        return self._bare if self._bare is not None and self._bare.handles(request) else self
 
     def _is_asynchronous(self, scope: dict[str, Any]) -> bool:
         """Return whether the path may lead to an asynchronous view.
