@@ -16,7 +16,7 @@ from django.conf import settings
 from dispatch.capacity.models import ProviderAccount
 from dispatch.telephony.handlers import AgentConnection, Connection, VoicePrompt
 from dispatch.telephony.providers import twilio_codes as codes
-from dispatch.telephony.providers import twilio_connections, twilio_speech
+from dispatch.telephony.providers import twilio_connections, twilio_signatures, twilio_speech
 from dispatch.telephony.providers.backoff import backoff
 from dispatch.telephony.providers.base import (
     STEP,
@@ -210,12 +210,10 @@ class Twilio(Provider):
     # --- webhooks from the provider
 
     def verify(self, url: str, form: Any, headers: Mapping[str, str]) -> bool:
-        from twilio.request_validator import RequestValidator
-
         signature = headers.get(SIGNATURE)
-        if not signature:
-            return False
-        return any(RequestValidator(token).validate(url, form, signature) for token in self._tokens)
+        return bool(signature) and any(
+            twilio_signatures.is_valid(token, url, form, signature) for token in self._tokens
+        )
 
     def is_signed(self, headers: Mapping[str, str]) -> bool:
         return bool(headers.get(SIGNATURE))
