@@ -69,7 +69,10 @@ def _handle(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
         return reject_request()
     try:
         step = min(parse_int(request.GET.get("step")) or 0, MAX_STEPS)
-        event = providers.without_account(provider).parse(kind, step, request.POST.dict())
+        reader = providers.without_account(provider)
+        if not reader.is_signed(request.headers):
+            raise WrongCall
+        event = reader.parse(kind, step, request.POST.dict())
         call = receive_webhook(call_id, event, partial(_is_from_account, request, provider))
     except providers.UnknownProvider:
         return reject_request()
