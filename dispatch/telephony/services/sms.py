@@ -155,12 +155,8 @@ def _has_stopped(number: OutboundNumber, phone: str) -> bool:
 def _sender(
     organization_id: int, phone: str, number: OutboundNumber | None, pool: DispatchPool | None
 ) -> OutboundNumber | None:
-    usable = list(
-        OutboundNumber.objects.of(organization_id)
-        .filter(sends_texts=True, is_paused=False, account__is_active=True)
-        .select_related("account")
-        .order_by("pk")
-    )
+    condition = "t.organization_id = %s AND t.sends_texts AND NOT t.is_paused AND r1.is_active ORDER BY t.id"
+    usable = fast_rows.fetch_many(OutboundNumber, condition, [organization_id], "account")
     if number is not None and number in usable:
         return next(candidate for candidate in usable if candidate == number)
     if not usable:
