@@ -69,9 +69,7 @@ def _handle(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
         return reject_request()
     try:
         step = min(parse_int(request.GET.get("step")) or 0, MAX_STEPS)
-        reader = providers.without_account(provider)
-        if not reader.is_signed(request.headers):
-            raise WrongCall
+        reader = _find_reader(request, provider)
         event = reader.parse(kind, step, request.POST.dict())
         call = receive_webhook(call_id, event, partial(_is_from_account, request, provider))
     except providers.UnknownProvider:
@@ -139,6 +137,14 @@ def _render_prompt(client: Provider, call: Call, prompt: Document, step: int) ->
     return HttpResponse(body, content_type=content_type)
 
 
+def _find_reader(request: HttpRequest, provider: str) -> Provider:
+    """Return a client that can parse the request. Raises UnknownProvider, and WrongCall if it is not signed."""
+    reader = providers.without_account(provider)
+    if not reader.is_signed(request.headers):
+        raise WrongCall
+    return reader
+
+
 def _is_from_account(request: HttpRequest, provider: str, account: ProviderAccount) -> bool:
     """Return whether the account is the provider's and signed this request."""
     if account.provider != provider:
@@ -197,14 +203,17 @@ def fallback(request: HttpRequest, provider: str) -> HttpResponse:
 def text_status(request: HttpRequest, provider: str, text_id: int) -> HttpResponse:
     """Handle a status report on an outbound text: POST /telephony/<provider>/texts/<text id>/status."""
     structlog.contextvars.bind_contextvars(text=text_id)
-    texts = Text.objects.select_related("account").filter(pk=text_id, account__provider=provider)
-    text = texts.first() if text_id < 2**63 else None
-    client = _verified_client(request, text.account if text else None)
-    if text is None or client is None:
+    if text_id >= 2**63:
         return reject_request()
     try:
-        inbound.apply_text_report(text.pk, client.parse_text(request.POST.dict()))
+        reader = _find_reader(request, provider)
+        report = reader.parse_text(request.POST.dict())
+        inbound.apply_text_report(text_id, report, partial(_is_from_account, request, provider))
+    except providers.UnknownProvider:
+        return reject_request()
     except WrongCall:
+        text = fast_rows.fetch_one(Text, "t.id = %s AND r1.provider = %s", [text_id, provider], "account")
+        _verified_client(request, text.account if text else None)  # reports a wrong signature
         return reject_request()
     return HttpResponse(status=204)
 
@@ -216,8 +225,7 @@ def number_hook(request: HttpRequest, provider: str, number_id: int, kind: str) 
 
     POST /telephony/<provider>/numbers/<number id>/<sms|voice|gather|status>
     """
-    numbers = OutboundNumber.objects.select_related("account", "organization")
-    number = numbers.filter(pk=number_id, account__provider=provider).first() if number_id < 2**63 else None
+    number = _load_number(provider, number_id) if number_id < 2**63 else None
     client = _verified_client(request, number.account if number else None)
     handle = _NUMBER_WEBHOOKS.get(kind)
     if number is None or client is None or handle is None:
@@ -226,6 +234,11 @@ def number_hook(request: HttpRequest, provider: str, number_id: int, kind: str) 
         return handle(request, number, client)
     except WrongCall:
         return reject_request()
+
+
+def _load_number(provider: str, number_id: int) -> OutboundNumber | None:
+    condition = "t.id = %s AND r1.provider = %s"
+    return fast_rows.fetch_one(OutboundNumber, condition, [number_id, provider], "account", "organization")
 
 
 def _receive_sms(request: HttpRequest, number: OutboundNumber, client: Provider) -> HttpResponse:

@@ -11,7 +11,7 @@ import itertools
 import re
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
@@ -25,7 +25,7 @@ from dispatch.dev.simulator.webhooks import signature
 from dispatch.jobs.models import DispatchPolicy
 from dispatch.leads import loops
 from dispatch.leads.services import claims, completion
-from dispatch.telephony.models import Call
+from dispatch.telephony.models import Call, Text
 from dispatch.telephony.providers.base import Submitted
 from dispatch.telephony.services.bulk import RequestResult
 from dispatch.telephony.services.calls import notify_handler
@@ -43,6 +43,10 @@ ACTION = re.compile(r'<Gather[^>]* action="([^"]+)"')
 _numbers = itertools.count(1)
 
 
+# Creates so many calls or texts.
+MakeSubjects = Callable[[int], Sequence[Call | Text]]
+
+
 class Step(NamedTuple):
     """A webhook of each call: `path` under the call's address, and the fields that are not the same in all."""
 
@@ -56,6 +60,7 @@ RINGING = Step("ringing", "status", {"CallStatus": "ringing", "SequenceNumber": 
 KEY = Step("key", "gather?step=1&keys=12s", {"CallStatus": "in-progress", "Digits": "1", "msg": "Gather End"})
 COMPLETED = Step("completed", "status", {"CallStatus": "completed", "SequenceNumber": "2", "CallDuration": "12"})
 BUSY = Step("busy", "status", {"CallStatus": "busy", "SequenceNumber": "1"})
+DELIVERED = Step("delivered", "status", {"MessageStatus": "delivered"})
 
 
 def run() -> Iterator[Result]:
@@ -66,9 +71,7 @@ def run() -> Iterator[Result]:
             yield from _measured(client, name, make_calls, steps)
 
 
-def _measured(
-    client: Client, name: str, make_calls: Callable[[int], list[Call]], steps: tuple[Step, ...]
-) -> Iterator[Result]:
+def _measured(client: Client, name: str, make_calls: MakeSubjects, steps: tuple[Step, ...]) -> Iterator[Result]:
     spent: dict[str, list[tuple[float, float]]] = {}
     _play(client, make_calls(5), steps, lambda kind, send: send())  # everything is imported and prepared
 
@@ -101,7 +104,7 @@ def _measured(
 
 def _play(
     client: Client,
-    calls: list[Call],
+    calls: Sequence[Call | Text],
     steps: tuple[Step, ...],
     measure: Callable[[str, Callable[[], None]], None],
 ) -> None:
@@ -118,10 +121,12 @@ class Client:
 
         self._application: Any = application
 
-    def prepare(self, call: Call, step: Step) -> tuple[dict[str, Any], bytes]:
+    def prepare(self, call: Call | Text, step: Step) -> tuple[dict[str, Any], bytes]:
         """Return the scope and the body of a webhook."""
+        kind = "calls" if isinstance(call, Call) else "texts"
+        named = {"CallSid" if isinstance(call, Call) else "MessageSid": call.sid or ""}
         fields = {
-            "AccountSid": call.account.account_sid, "ApiVersion": "2010-04-01", "CallSid": call.sid or "",
+            "AccountSid": call.account.account_sid, "ApiVersion": "2010-04-01", **named,
             "Called": str(call.to_phone), "CalledCity": "", "CalledCountry": "US", "CalledState": "AZ",
             "CalledZip": "", "Caller": str(call.from_phone), "CallerCity": "PHOENIX", "CallerCountry": "US",
             "CallerState": "AZ", "CallerZip": "85001", "Direction": "outbound-api",
@@ -129,7 +134,7 @@ class Client:
             "FromZip": "85001", "To": str(call.to_phone), "ToCity": "", "ToCountry": "US", "ToState": "AZ",
             "ToZip": "", **step.fields,
         }  # fmt: skip
-        path = f"/telephony/twilio/calls/{call.pk}/{step.path}"
+        path = f"/telephony/twilio/{kind}/{call.pk}/{step.path}"
         body = urlencode(fields).encode()
         before, _, query = path.partition("?")
         headers = {
@@ -200,6 +205,20 @@ def lead_calls(count: int) -> list[Call]:
     return calls
 
 
+def texts(count: int) -> list[Text]:
+    """Texts that the provider has accepted."""
+    made = factories.organization()
+    number = factories.number(made, account=factories.account(made, auth_token=TOKEN))
+    return [
+        Text.objects.create(
+            organization=made, direction="out", purpose="link", subject_id=n, account=number.account,
+            number=number, to_phone=leads_ground.phone(), from_phone=number.phone, body="Hello.",
+            status="submitted", not_after=clock.now(), sid=_sid(),
+        )
+        for n in range(count)
+    ]  # fmt: skip
+
+
 def _sid() -> str:
     return f"CA{time.time_ns():016x}{next(_numbers):016x}"
 
@@ -219,8 +238,9 @@ def _pooled() -> Iterator[None]:
         del options["pool"]
 
 
-GROUNDS: dict[str, tuple[Callable[[int], list[Call]], tuple[Step, ...]]] = {
+GROUNDS: dict[str, tuple[MakeSubjects, tuple[Step, ...]]] = {
     "offer": (offer_calls, (RINGING, PROMPT, KEY, COMPLETED)),
     "lead, busy": (lead_calls, (RINGING, BUSY)),
+    "text": (texts, (DELIVERED,)),
     "lead, answered": (lead_calls, (RINGING, PROMPT, COMPLETED)),
 }

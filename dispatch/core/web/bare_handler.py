@@ -33,12 +33,13 @@ class BareHandler(ASGIHandler):
 
     def load_middleware(self, is_async: bool = False) -> None:
         """Load the middlewares of this handler, as Django loads those of the settings."""
-        self._view_middleware, self._template_response_middleware = [], []
-        self._exception_middleware = []
-        handler: Any = convert_exception_to_response(self._get_response)
+        handler: Any = self
+        handler._view_middleware, handler._template_response_middleware = [], []
+        handler._exception_middleware = []
+        chain = convert_exception_to_response(handler._get_response)
         for name in reversed(self._names):
-            handler = convert_exception_to_response(import_string(name)(handler))
-        self._middleware_chain = handler
+            chain = convert_exception_to_response(import_string(name)(chain))
+        handler._middleware_chain = chain
 
     def handles(self, request: HttpRequest) -> bool:
         """Return whether the request is one of this handler's; if so, its view is resolved."""

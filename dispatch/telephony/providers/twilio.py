@@ -214,9 +214,9 @@ class Twilio(Provider):
 
     def verify(self, url: str, form: Any, headers: Mapping[str, str]) -> bool:
         signature = headers.get(SIGNATURE)
-        return bool(signature) and any(
-            twilio_signatures.is_valid(token, url, form, signature) for token in self._tokens
-        )
+        if not signature:
+            return False
+        return any(twilio_signatures.is_valid(token, url, form, signature) for token in self._tokens)
 
     def is_signed(self, headers: Mapping[str, str]) -> bool:
         return bool(headers.get(SIGNATURE))
