@@ -43,7 +43,7 @@ ACTION = re.compile(r'<Gather[^>]* action="([^"]+)"')
 _numbers = itertools.count(1)
 
 
-# Creates so many calls or texts.
+# Creates this number of calls or texts.
 MakeSubjects = Callable[[int], Sequence[Call | Text]]
 
 
@@ -211,11 +211,11 @@ def texts(count: int) -> list[Text]:
     number = factories.number(made, account=factories.account(made, auth_token=TOKEN))
     return [
         Text.objects.create(
-            organization=made, direction="out", purpose="link", subject_id=n, account=number.account,
+            organization=made, direction="out", purpose="link", subject_id=next(_numbers), account=number.account,
             number=number, to_phone=leads_ground.phone(), from_phone=number.phone, body="Hello.",
             status="submitted", not_after=clock.now(), sid=_sid(),
         )
-        for n in range(count)
+        for _ in range(count)
     ]  # fmt: skip
 
 
