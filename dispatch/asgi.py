@@ -20,15 +20,17 @@ from django.conf import settings  # noqa: E402
 
 from dispatch.core.web import health  # noqa: E402  (needs the apps that the lines above load)
 from dispatch.core.web.asgi_handler import ThreadedASGIHandler  # noqa: E402
+from dispatch.core.web.bare_handler import BareHandler  # noqa: E402
 from dispatch.core.web.body_limits import BodyLimitMiddleware  # noqa: E402
 from dispatch.core.web.http_metrics import HttpMetrics, SocketMetrics  # noqa: E402
 from dispatch.core.web.probes import Probes  # noqa: E402
 from dispatch.outbox import processor  # noqa: E402
 from notifications.routing import websocket  # noqa: E402
 
+webhooks = BareHandler("/telephony/", "dispatch.telephony.urls", settings.WEBHOOK_MIDDLEWARE)
 http = HttpMetrics(
     BodyLimitMiddleware(
-        Probes(ThreadedASGIHandler(THREADS)),
+        Probes(ThreadedASGIHandler(THREADS, webhooks)),
         default_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
         routes=settings.LARGE_BODY_ROUTES,
     )

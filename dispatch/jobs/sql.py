@@ -20,10 +20,10 @@ from dispatch.jobs.rules.quiet_hours import QuietHours
 from dispatch.technicians.models import Technician
 from dispatch.technicians.services import Nearby
 
-# Whether a report that the offer's call is in progress has nothing to change.
-_HAS_CLOCK = """
+# Whether a report on the offer's call has nothing to change. An offer that was closed is never pending again.
+_IS_UNAFFECTED = """
 SELECT o.status <> 'pending'
-    OR (o.ringing_since IS NOT NULL AND j.line_wait_until IS NULL
+    OR (%s::boolean AND o.ringing_since IS NOT NULL AND j.line_wait_until IS NULL
         AND (o.answered_at IS NOT NULL OR NOT %s::boolean))
 FROM jobs_offer o JOIN jobs_job j ON j.id = o.job_id WHERE o.id = %s
 """
@@ -130,9 +130,12 @@ def find_sender(key_prefix: str, service_code: str) -> Sender | None:
     return Sender(submission_id, api_key, found)
 
 
-def has_clock(offer_id: int, *, is_answered: bool) -> bool:
-    """Return whether the offer is closed, or the deadline of its call has started (once more if answered)."""
-    rows = prepared.fetch_all(_HAS_CLOCK, [is_answered, offer_id])
+def is_unaffected(offer_id: int, *, is_in_progress: bool, is_answered: bool) -> bool:
+    """Return whether the state of the offer's call has nothing to change.
+
+    The offer is closed, or the call is in progress and its deadline has started (once more if answered).
+    """
+    rows = prepared.fetch_all(_IS_UNAFFECTED, [is_in_progress, is_answered, offer_id])
     return bool(rows and rows[0][0])
 
 

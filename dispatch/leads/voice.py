@@ -6,9 +6,10 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
 
+from dispatch.core.db import fast_rows
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext, mark
-from dispatch.leads.models import Campaign, KeyBranch, Lead, Recording
+from dispatch.leads.models import Campaign, KeyBranch, Lead, Recording, VoiceAgent
 from dispatch.leads.redis_queue import PURPOSE
 from dispatch.leads.rules.script import VARIABLES, Action, fill_in, split_names
 from dispatch.leads.services import (
@@ -60,7 +61,7 @@ class LeadCallHandler:
         campaign = lead.campaign
         if key and key == campaign.opt_out_key:
             branch = KeyBranch(key=key, action=Action.OPT_OUT)
-        elif (found := branches.branches_of(campaign).get(key)) is not None:
+        elif (found := branches.load_branches(campaign).get(key)) is not None:
             branch = found
         else:
             return self.on_answer(call)
@@ -254,7 +255,7 @@ def _sample(campaign_id: int, key: str = "") -> VoicePrompt | AgentConnection:
         if not key:
             say = (opening, *_opening(campaign, names))
             return VoicePrompt(say, keys=_keys(campaign), times=1, play=_address(campaign.recording))
-        branch = branches.branches_of(campaign).get(key)
+        branch = branches.load_branches(campaign).get(key)
         if branch is None or branch.action == Action.OPT_OUT:
             return VoicePrompt((gettext(OPTED_OUT),))
         words = fill_in(branch.say, names)
@@ -293,12 +294,15 @@ def _speech(campaign: Campaign) -> Any:
 
 
 def _load_lead(call: Call) -> Lead:
-    related = ("organization", "agent", "recording", "voicemail_recording")
-    return Lead.objects.select_related(*(f"campaign__{name}" for name in related)).get(pk=call.subject_id)
+    related = ("organization", "recording", "voicemail_recording")
+    lead = fast_rows.fetch_by_pk(Lead, call.subject_id, "campaign", *(f"campaign__{name}" for name in related))
+    agent = fast_rows.fetch_one(VoiceAgent, "t.campaign_id = %s", [lead.campaign_id])
+    Campaign._meta.get_field("agent").set_cached_value(lead.campaign, agent)
+    return lead
 
 
 def _keys(campaign: Campaign) -> str:
-    return "".join(sorted({*branches.branches_of(campaign), *campaign.opt_out_key}))
+    return "".join(sorted({*branches.load_branches(campaign), *campaign.opt_out_key}))
 
 
 def _with_query(url: str, **params: Any) -> str:

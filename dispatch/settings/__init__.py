@@ -199,6 +199,13 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "axes.middleware.AxesMiddleware",
 ]
+# Of these, the ones that webhooks of the phone provider pass (core.web.bare_handler).
+WEBHOOK_MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "dispatch.core.observability.logging.RequestIdMiddleware",
+    "dispatch.core.web.health.RejectNulBytesMiddleware",
+    "django.middleware.common.CommonMiddleware",
+]
 TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",

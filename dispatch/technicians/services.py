@@ -109,7 +109,7 @@ def begin_offer(technician_id: int, offer_id: int) -> bool:
 
 def end_offer(technician_id: int, offer_id: int) -> bool:
     """Clear the technician's live offer if it is `offer_id`. Return whether it was."""
-    return bool(Technician.objects.filter(pk=technician_id, live_offer_id=offer_id).update(live_offer_id=None))
+    return prepared.execute_rowcount(sql.END_OFFER, [technician_id, offer_id]) > 0
 
 
 def record_missed_call(technician_id: int, limit: int) -> bool:
@@ -131,7 +131,7 @@ def record_missed_call(technician_id: int, limit: int) -> bool:
 
 def record_answered_call(technician_id: int) -> None:
     """Reset the count of missed calls, because the technician answered."""
-    Technician.objects.filter(pk=technician_id, misses_in_a_row__gt=0).update(misses_in_a_row=0)
+    prepared.execute(sql.RESET_MISSES, [technician_id])
 
 
 @transaction.atomic
@@ -148,7 +148,7 @@ def end_auto_pause(technician_id: int, *, actor: Actor) -> bool:
 
 def add_open_job(technician_id: int) -> None:
     """Increment the open jobs. Called once per assignment, by the winner of the job's compare-and-set."""
-    Technician.objects.filter(pk=technician_id).update(open_jobs=F("open_jobs") + 1)
+    prepared.execute(sql.ADD_OPEN_JOB, [technician_id])
 
 
 def remove_open_job(technician_id: int) -> None:

@@ -115,3 +115,8 @@ WITH judged AS (
 SELECT id, name, open_jobs, max_open_jobs, misses_in_a_row, state, n FROM placed WHERE place <= %(most)s
 ORDER BY name, id
 """
+
+# Changes of one technician, in the transaction of an answered call.
+END_OFFER = "UPDATE technicians_technician SET live_offer_id = NULL WHERE id = %s AND live_offer_id = %s"
+RESET_MISSES = "UPDATE technicians_technician SET misses_in_a_row = 0 WHERE id = %s AND misses_in_a_row > 0"
+ADD_OPEN_JOB = "UPDATE technicians_technician SET open_jobs = open_jobs + 1 WHERE id = %s"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import structlog
@@ -64,27 +65,20 @@ def webhook(request: HttpRequest, provider: str, call_id: int, kind: str) -> Htt
 
 
 def _handle(request: HttpRequest, provider: str, call_id: int, kind: str) -> HttpResponse:
-    call = _load_call(provider, call_id) if kind in KINDS else None
-    if call is None:
+    if kind not in KINDS or call_id >= 2**63:
         return reject_request()
-    # the call's subject: its job or lead
-    structlog.contextvars.bind_contextvars(
-        **{name.removesuffix("_id"): value for name, value in call.context.items()}
-    )
     try:
-        client = providers.for_account(call.account)
+        step = min(parse_int(request.GET.get("step")) or 0, MAX_STEPS)
+        reader = _find_reader(request, provider)
+        event = reader.parse(kind, step, request.POST.dict())
+        call = receive_webhook(call_id, event, partial(_is_from_account, request, provider))
     except providers.UnknownProvider:
         return reject_request()
-    url = f"{settings.PUBLIC_BASE_URL}{request.get_full_path()}"
-    if not client.verify(url, request.POST, request.headers):
-        report_refusal(call.account, url, is_signed=_is_signed(client, request), call=call)
-        return reject_request()
-    step = min(parse_int(request.GET.get("step")) or 0, MAX_STEPS)
-    event = client.parse(kind, step, request.POST.dict())
-    try:
-        call = receive_webhook(call_id, event, call.account)
     except WrongCall:
+        _report_refused(request, provider, call_id)
         return reject_request()
+    _bind_subject(call)
+    client = providers.for_account(call.account)
     try:
         handler = handler_for(call.purpose)
     except KeyError:
@@ -143,9 +137,39 @@ def _render_prompt(client: Provider, call: Call, prompt: Document, step: int) ->
     return HttpResponse(body, content_type=content_type)
 
 
-def _load_call(provider: str, call_id: int) -> Call | None:
-    call = fast_rows.fetch_one(Call, "t.id = %s", [call_id], "account") if call_id < 2**63 else None
-    return call if call is not None and call.account.provider == provider else None
+def _find_reader(request: HttpRequest, provider: str) -> Provider:
+    """Return a client that can parse the request. Raises UnknownProvider, and WrongCall if it is not signed."""
+    reader = providers.without_account(provider)
+    if not reader.is_signed(request.headers):
+        raise WrongCall
+    return reader
+
+
+def _is_from_account(request: HttpRequest, provider: str, account: ProviderAccount) -> bool:
+    """Return whether the account is the provider's and signed this request."""
+    if account.provider != provider:
+        return False
+    return providers.for_account(account).verify(_signed_url(request), request.POST, request.headers)
+
+
+def _report_refused(request: HttpRequest, provider: str, call_id: int) -> None:
+    """Report a refused webhook about an existing call, unless it is signed and about another call."""
+    call = fast_rows.fetch_one(Call, "t.id = %s", [call_id], "account")
+    if call is None or call.account.provider != provider or _is_from_account(request, provider, call.account):
+        return
+    _bind_subject(call)
+    client = providers.for_account(call.account)
+    report_refusal(call.account, _signed_url(request), is_signed=_is_signed(client, request), call=call)
+
+
+def _bind_subject(call: Call) -> None:
+    """Name the call's subject, its job or lead, in every line that is logged from now on."""
+    subject = {name.removesuffix("_id"): value for name, value in call.context.items()}
+    structlog.contextvars.bind_contextvars(**subject)
+
+
+def _signed_url(request: HttpRequest) -> str:
+    return f"{settings.PUBLIC_BASE_URL}{request.get_full_path()}"
 
 
 def reject_request() -> HttpResponse:
@@ -179,14 +203,17 @@ def fallback(request: HttpRequest, provider: str) -> HttpResponse:
 def text_status(request: HttpRequest, provider: str, text_id: int) -> HttpResponse:
     """Handle a status report on an outbound text: POST /telephony/<provider>/texts/<text id>/status."""
     structlog.contextvars.bind_contextvars(text=text_id)
-    texts = Text.objects.select_related("account").filter(pk=text_id, account__provider=provider)
-    text = texts.first() if text_id < 2**63 else None
-    client = _verified_client(request, text.account if text else None)
-    if text is None or client is None:
+    if text_id >= 2**63:
         return reject_request()
     try:
-        inbound.apply_text_report(text.pk, client.parse_text(request.POST.dict()))
+        reader = _find_reader(request, provider)
+        report = reader.parse_text(request.POST.dict())
+        inbound.apply_text_report(text_id, report, partial(_is_from_account, request, provider))
+    except providers.UnknownProvider:
+        return reject_request()
     except WrongCall:
+        text = fast_rows.fetch_one(Text, "t.id = %s AND r1.provider = %s", [text_id, provider], "account")
+        _verified_client(request, text.account if text else None)  # reports a wrong signature
         return reject_request()
     return HttpResponse(status=204)
 
@@ -198,8 +225,7 @@ def number_hook(request: HttpRequest, provider: str, number_id: int, kind: str) 
 
     POST /telephony/<provider>/numbers/<number id>/<sms|voice|gather|status>
     """
-    numbers = OutboundNumber.objects.select_related("account", "organization")
-    number = numbers.filter(pk=number_id, account__provider=provider).first() if number_id < 2**63 else None
+    number = _load_number(provider, number_id) if number_id < 2**63 else None
     client = _verified_client(request, number.account if number else None)
     handle = _NUMBER_WEBHOOKS.get(kind)
     if number is None or client is None or handle is None:
@@ -208,6 +234,11 @@ def number_hook(request: HttpRequest, provider: str, number_id: int, kind: str) 
         return handle(request, number, client)
     except WrongCall:
         return reject_request()
+
+
+def _load_number(provider: str, number_id: int) -> OutboundNumber | None:
+    condition = "t.id = %s AND r1.provider = %s"
+    return fast_rows.fetch_one(OutboundNumber, condition, [number_id, provider], "account", "organization")
 
 
 def _receive_sms(request: HttpRequest, number: OutboundNumber, client: Provider) -> HttpResponse:
@@ -265,7 +296,7 @@ def _verified_client(request: HttpRequest, account: ProviderAccount | None) -> P
         client = providers.for_account(account)
     except providers.UnknownProvider:
         return None
-    url = f"{settings.PUBLIC_BASE_URL}{request.get_full_path()}"
+    url = _signed_url(request)
     if client.verify(url, request.POST, request.headers):
         return client
     report_refusal(account, url, is_signed=_is_signed(client, request))

@@ -41,13 +41,23 @@ def test_only_a_report_that_moves_the_deadline_locks_the_job(floor: Floor, locke
 
     call_changed(call)
     assert locked == []
-    assert not sql.has_clock(offer.pk, is_answered=True)
+    assert not sql.is_unaffected(offer.pk, is_in_progress=True, is_answered=True)
 
     Call.objects.filter(pk=call.pk).update(status="answered", answered_at=clock.now())
     for _ in range(2):
         call_changed(Call.objects.get())
     assert locked == [job.pk]
     assert Offer.objects.get(pk=offer.pk).answered_at is not None
+
+    before = list(locked)
+    ended = Call(pk=call.pk, subject_id=0, context=call.context, status="completed", ended_at=clock.now())
+    with_closed = Offer.objects.filter(pk=offer.pk)
+    assert not sql.is_unaffected(offer.pk, is_in_progress=False, is_answered=False)
+    with_closed.update(status="declined")
+    ended.subject_id = offer.pk
+    call_changed(ended)
+    assert locked == before, "the end of a call whose offer is closed changes nothing"
+    with_closed.update(status="pending")
 
     Job.objects.filter(pk=job.pk).update(line_wait_until=clock.now())  # left by an older version
     call_changed(Call.objects.get())

@@ -200,8 +200,10 @@ def test_end_of_a_call_counts_once_and_of_another_attempt_never(floor: Floor) ->
     (lead,) = floor.add(ANN)
     answered(floor, Submitted("CA1"))
     call = floor.calls(lead)[0]
+    completion.call_changed(call)
     assert (floor.status(lead), call.status) == ("processing", "submitted")
     Call.objects.filter(pk=call.pk).update(status="busy", ended_at=clock.now())
+    call.refresh_from_db()
     for _ in range(2):
         completion.call_changed(call)
     assert floor.told(lead).count("again") == 1

@@ -306,7 +306,7 @@ class Simulator:
         self.fault("slow", seconds=seconds, times=times, **details)
 
     def callbacks_before_create_returns(
-        self, event: str = "initiated", times: int | None = 1, **details: Any
+        self, event: str = "ringing", times: int | None = 1, **details: Any
     ) -> None:
         self.fault("early", event=event, times=times, **details)
 

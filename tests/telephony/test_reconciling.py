@@ -258,7 +258,7 @@ def test_a_provider_that_is_slow_to_list_its_calls_delays_no_hang_up(
 def test_first_webhook_resolves_an_unknown_call(caller: Caller) -> None:
     phone = caller.sim.phone(ANN).will(answer(press="1"))
     caller.sim.time_out_after_creating(hold=3)
-    caller.sim.fault("delay", event="initiated", seconds=30, times=1)
+    caller.sim.fault("delay", event="ringing", seconds=30, times=1)
 
     call = caller.call(ANN)
     phone.rings().hears("the job is yours").ended()

@@ -6,8 +6,10 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from django.http import QueryDict
 from hypothesis import given
 from hypothesis import strategies as st
+from twilio.request_validator import RequestValidator
 
 from dispatch.capacity import account_outages
 from dispatch.capacity.models import ProviderAccount
@@ -15,9 +17,17 @@ from dispatch.core import clock
 from dispatch.dev.simulator.twiml import parse as understood_by_the_provider
 from dispatch.telephony import providers, sms_rules
 from dispatch.telephony.handlers import VoicePrompt
-from dispatch.telephony.providers import twilio, twilio_codes
+from dispatch.telephony.providers import twilio, twilio_codes, twilio_signatures
 from dispatch.telephony.providers.backoff import RateLimitBackoff
-from dispatch.telephony.providers.base import ProviderError, RateLimited, Rejected, Submitted, TextRequest, Unknown
+from dispatch.telephony.providers.base import (
+    CallRequest,
+    ProviderError,
+    RateLimited,
+    Rejected,
+    Submitted,
+    TextRequest,
+    Unknown,
+)
 from dispatch.telephony.rules import RANK
 from tests.phones import Simulator, answer
 from tests.telephony.conftest import Caller, now_is
@@ -238,10 +248,47 @@ def test_whatever_is_posted_is_understood_or_left_out(kind: str, form: dict[str,
     assert hook == SPEAKER.parse(kind, 1, dict(reversed(form.items())))
 
 
+@given(st.dictionaries(st.text(max_size=8), st.lists(st.text(max_size=8), min_size=1, max_size=3), max_size=5))
+def test_the_signature_is_the_librarys(form: dict[str, list[str]]) -> None:
+    fields = QueryDict(mutable=True)
+    for name, values in form.items():
+        fields.setlist(name, values)
+    url = "https://dispatch.example.com/telephony/twilio/calls/1/voice?step=1&keys=12"
+    signature = RequestValidator("secret").compute_signature(url, fields)
+    assert twilio_signatures.compute("secret", url, fields) == signature
+    assert twilio_signatures.is_valid("secret", url, fields, signature)
+    assert not twilio_signatures.is_valid("another", url, fields, signature)
+    assert not twilio_signatures.is_valid("secret", f"{url}3", fields, signature)
+
+
+def test_a_signature_of_the_address_with_its_port_counts() -> None:
+    form = {"CallSid": "CA1"}
+    signature = RequestValidator("secret").compute_signature("https://dispatch.example.com:443/x", form)
+    assert twilio_signatures.is_valid("secret", "https://dispatch.example.com/x", form, signature)
+    assert not twilio_signatures.is_valid("secret", "https://dispatch.example.com/x", form, "é")
+
+
+@pytest.mark.parametrize(
+    ("detect_machine", "reports"),
+    [(False, ["ringing", "completed"]), (True, ["ringing", "answered", "completed"])],
+)
+def test_only_reports_that_are_used_are_requested(
+    detect_machine: bool, reports: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requested: dict[str, Any] = {}
+    client = SimpleNamespace(calls=SimpleNamespace(create=lambda **fields: requested.update(fields)))
+    monkeypatch.setattr(twilio.Twilio, "_create", lambda _, create, *__: create(client))
+    SPEAKER.place(
+        CallRequest(
+            "+16025550101", "+16025550100", "http://x/voice", "http://x/status", 20, 60, 5.0,
+            detect_machine=detect_machine,
+        )
+    )  # fmt: skip
+    assert requested["status_callback_event"] == reports
+
+
 def test_an_empty_token_accepts_nothing() -> None:
     speaker = twilio.make(ProviderAccount(account_sid="AC1", auth_token=""))
-    from twilio.request_validator import RequestValidator
-
     signature = RequestValidator("").compute_signature("http://x/", {})
     assert RequestValidator("").validate("http://x/", {}, signature), "the library would"
     assert not speaker.verify("http://x/", {}, {"X-Twilio-Signature": signature})

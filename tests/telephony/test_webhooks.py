@@ -7,12 +7,14 @@ from typing import Any
 
 import pytest
 import requests
+from django.db import transaction
 from structlog.testing import capture_logs
 from twilio.request_validator import RequestValidator
 
 from dispatch.capacity import services as capacity
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock
+from dispatch.core.db import prepared
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.telephony import metrics, services, webhook_urls
@@ -96,6 +98,37 @@ def test_only_what_the_account_signed_counts(post: Post) -> None:
     assert len({answer.content for answer in answers}) == 1, "nobody learns which calls exist"
     assert post.status() == "submitted"
     assert not CallEvent.objects.exists()
+
+
+def test_a_stranger_does_not_wait_for_a_call_that_is_being_changed(post: Post) -> None:
+    """Who is not the provider takes no lock, and cannot occupy a thread until the row is free."""
+    path = f"/telephony/twilio/calls/{post.call.pk}/status"
+    with transaction.atomic():
+        Call.objects.select_for_update(no_key=True).get(pk=post.call.pk)
+        answers = [
+            requests.post(f"{post.app_url}{path}", data={"AccountSid": post.caller.sim.account_sid}, timeout=60),
+            post(token="another", AccountSid="AC" + "0" * 32),
+        ]
+    assert [answer.status_code for answer in answers] == [403, 403]
+
+
+@pytest.mark.parametrize(("kind", "form"), [("status", {}), ("voice", {"CallStatus": "in-progress"})])
+def test_a_webhook_reads_its_call_once(
+    post: Post, kind: str, form: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str] = []
+    execute = prepared._execute
+
+    def record(database: Any, sql: str, params: Any) -> Any:
+        if isinstance(params, list) and post.call.pk in params:
+            found.append(sql)
+        return execute(database, sql, params)
+
+    monkeypatch.setattr(prepared, "_execute", record)
+    assert post(kind, **form).status_code in (200, 204)
+    about_calls = [sql for sql in found if 'FROM "telephony_call"' in sql]
+    assert len(about_calls) == 1
+    assert about_calls[0].endswith("FOR NO KEY UPDATE OF t")
 
 
 def test_another_accounts_token_does_not_open_this_accounts_calls(post: Post) -> None:

@@ -24,8 +24,13 @@ _Converters = list[tuple[int, list[tuple[Callable, Any]]]]
 
 
 class _Part(NamedTuple):
-    """Where the columns of the row, or of a related row, are in the result."""
+    """Where the columns of the row, or of a related row, are in the result.
 
+    `relation` is a foreign key of the row of `parent`: both are empty for the row itself.
+    """
+
+    path: str
+    parent: str
     relation: str
     model: type[Model]
     names: list[str]
@@ -46,8 +51,9 @@ def fetch_one(
 ) -> M | None:
     """Return the row `t` for which `condition` (SQL, with %s) holds, or None; any of them if there are several.
 
-    Rows that the foreign keys `related` reference are read in the same query. With `lock`, no other transaction
-    can change the row until this one ends (rows that reference it may be inserted).
+    Rows that the foreign keys `related` reference are read in the same query; `condition` may name them r1, r2, …
+    in this order. A foreign key of a related row, such as "job__organization", follows that row. With `lock`, no
+    other transaction can change the row until this one ends (rows that reference it may be inserted).
     """
     rows = fetch_many(model, f"{condition} LIMIT 1", values, *related, lock=lock)
     return rows[0] if rows else None
@@ -113,21 +119,21 @@ def _values(row: Model, fields: Sequence[Any], *, adding: bool) -> list[Any]:
 
 def _built(parts: list[_Part], values: Sequence[Any]) -> Any:
     """Return the first part's row, with its related rows assigned."""
-    whole: Any = None
+    rows: dict[str, Any] = {}
     for part in parts:
+        parent = rows.get(part.parent)
         if part.relation and values[part.start + part.primary_key] is None:
-            setattr(whole, part.relation, None)
+            if parent is not None:
+                setattr(parent, part.relation, None)
             continue
         columns = list(values[part.start : part.start + len(part.names)])
         for place, converters in part.convert:
             for converter, column in converters:
                 columns[place] = converter(columns[place], column, connection)
-        row = part.model.from_db(DEFAULT_DB_ALIAS, part.names, columns)
+        rows[part.path] = row = part.model.from_db(DEFAULT_DB_ALIAS, part.names, columns)
         if part.relation:
-            setattr(whole, part.relation, row)
-        else:
-            whole = row
-    return whole
+            setattr(parent, part.relation, row)
+    return rows[""]
 
 
 @functools.cache
@@ -135,9 +141,13 @@ def _reading(model: type[Model], related: tuple[str, ...]) -> tuple[str, list[_P
     parts: list[_Part] = []
     columns: list[str] = []
     joins: list[str] = []
-    for place, relation in enumerate(("", *related)):
-        of: Any = model._meta.get_field(relation).related_model if relation else model
+    aliases: dict[str, str] = {}
+    models: dict[str, Any] = {}
+    for place, path in enumerate(("", *related)):
+        parent, _, relation = path.rpartition("__")
+        of: Any = models[parent]._meta.get_field(relation).related_model if relation else model
         alias = f"r{place}" if relation else "t"
+        aliases[path], models[path] = alias, of
         fields = of._meta.concrete_fields
         convert = [
             (at, [(converter, field.cached_col) for converter in found])
@@ -145,12 +155,12 @@ def _reading(model: type[Model], related: tuple[str, ...]) -> tuple[str, list[_P
             if (found := field.get_db_converters(connection))
         ]
         key = fields.index(of._meta.pk)
-        parts.append(_Part(relation, of, [field.attname for field in fields], len(columns), key, convert))
+        names = [field.attname for field in fields]
+        parts.append(_Part(path, parent, relation, of, names, len(columns), key, convert))
         columns += [f"{alias}.{_quoted(field)}" for field in fields]
         if relation:
-            joins.append(
-                f" LEFT JOIN {_table(of)} {alias} ON {alias}.id = t.{_quoted(model._meta.get_field(relation))}"
-            )
+            column = f"{aliases[parent]}.{_quoted(models[parent]._meta.get_field(relation))}"
+            joins.append(f" LEFT JOIN {_table(of)} {alias} ON {alias}.id = {column}")
     return f"SELECT {', '.join(columns)} FROM {_table(model)} t{''.join(joins)}", parts
 
 

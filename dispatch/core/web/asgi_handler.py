@@ -20,10 +20,11 @@ from django.core import signals
 from django.core.exceptions import RequestAborted
 from django.core.handlers.asgi import ASGIHandler, get_script_prefix
 from django.core.handlers.base import BaseHandler
-from django.http import HttpResponseBase
+from django.http import HttpRequest, HttpResponseBase
 from django.urls import URLResolver, get_resolver, set_script_prefix
 
 from dispatch.core.api import problems
+from dispatch.core.web.bare_handler import BareHandler
 from dispatch.core.web.request_shares import RequestShares
 
 # Absorb a burst of a few seconds. Phone providers give up on a webhook after 15 s and retry it.
@@ -34,17 +35,23 @@ MAX_WAIT_S = 15.0
 class ThreadedASGIHandler(ASGIHandler):
     """The ASGI application, which runs synchronous views in `threads` threads.
 
+    Requests that `bare` handles pass through it instead of all middlewares.
     Further requests wait: at most `most_waiting`, each for up to `longest_wait_s`. All others get a 503, so that
     clients that have given up do not take threads from clients that still wait. Callers share threads and places
     fairly (`request_shares`); the requests of one caller are in FIFO order.
     """
 
     def __init__(
-        self, threads: int, *, most_waiting: int = MAX_WAITING, longest_wait_s: float = MAX_WAIT_S
+        self,
+        threads: int,
+        bare: BareHandler | None = None,
+        *,
+        most_waiting: int = MAX_WAITING,
+        longest_wait_s: float = MAX_WAIT_S,
     ) -> None:
         BaseHandler.__init__(self)
         self.load_middleware(is_async=False)
-        self._asynchronous = ASGIHandler()
+        self._asynchronous, self._bare = ASGIHandler(), bare
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="request")
         self.shares = RequestShares(threads, most_waiting)
         self._longest_wait_s = longest_wait_s
@@ -102,13 +109,16 @@ class ThreadedASGIHandler(ASGIHandler):
         set_script_prefix(get_script_prefix(scope))
         signals.request_started.send(sender=self.__class__, scope=scope)
         request, refused = self.create_request(scope, body)
-        response: Any = refused if request is None else self.get_response(request)
+        response: Any = refused if request is None else self._handler_of(request).get_response(request)
         if request is not None:
             self.shares.learn(scope, request)
         response._handler_class = self.__class__
         if not response.streaming:
             response.close()
         return response
+
+    def _handler_of(self, request: HttpRequest) -> BaseHandler:
+        return self._bare if self._bare is not None and self._bare.handles(request) else self
 
     def _is_asynchronous(self, scope: dict[str, Any]) -> bool:
         """Return whether the path may lead to an asynchronous view.

@@ -13,7 +13,7 @@ Requests (`on`: "create" (default), "message", "update", "fetch", "list", "accou
   timeout_after   created, then as above
   reset_before, reset_after   the connection is reset at once
   slow            created; the response comes `seconds` (1) later
-  early           created; the response waits until the callback of `event` ("initiated") was delivered
+  early           created; the response waits until the callback of `event` ("ringing") was delivered
 Listing (simulated seconds):
   list_lag        calls are listed only `seconds` (30) after they were created
 Status callbacks of calls and messages (`event`: initiated, ringing, answered, completed; detection, for the result
@@ -113,7 +113,7 @@ class Faults:
             raise ValueError(f"unknown request {fault.on!r}; known are {sorted(REQUESTS)}")
         fault.code = fault.code or CODES.get(fault.kind, 0)
         if fault.kind == "early" and fault.event is None:
-            fault.event = "initiated"
+            fault.event = "ringing"  # the first that Dispatch asks for
         fault.id = next(self._ids)
         self._faults.append(fault)
         return fault

@@ -76,7 +76,7 @@ async def answer_with_faults(
     if kind == "slow":
         await world.pause(fault.span())
     if kind == "early" and isinstance(done, Call):
-        delivered = done.delivered.setdefault(fault.event or "initiated", asyncio.Event())
+        delivered = done.delivered.setdefault(fault.event or "ringing", asyncio.Event())
         try:
             await asyncio.wait_for(delivered.wait(), MAX_EARLY_SECONDS)
         except TimeoutError:

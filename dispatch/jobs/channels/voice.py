@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dispatch.core.db import fast_rows
 from dispatch.core.languages import translated
 from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
@@ -67,8 +68,8 @@ def speech_to(offer: Offer) -> Speech:
 
 
 def _offer(call: Call) -> Offer:
-    related = ("job__service_type", "job__organization", "technician")
-    return Offer.objects.select_related(*related).get(pk=call.subject_id)
+    related = ("technician", "job", "job__service_type", "job__organization")
+    return fast_rows.fetch_by_pk(Offer, call.subject_id, *related)
 
 
 def prompt_context(offer: Offer) -> phrases.PromptContext:

@@ -10,9 +10,10 @@ from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from dispatch.core import clock, fault_injection
+from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.models import Event
-from dispatch.jobs import policies, rules
+from dispatch.jobs import offer_sql, policies, rules
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import Outcome, phrases
 from dispatch.jobs.services import slots, transitions
@@ -69,18 +70,16 @@ def answer_offer(
 
     Raises Offer.DoesNotExist, and Call.DoesNotExist if the call is not this offer's.
     """
-    if by is AnswerChannel.PHONE and not telephony.calls_of("offer", offer_id).filter(pk=call_id or 0).exists():
+    job_id, is_its_call = offer_sql.find_job(offer_id, call_id)
+    if by is AnswerChannel.PHONE and not is_its_call:
         raise Call.DoesNotExist(f"Call {call_id} does not belong to offer {offer_id}.")
-    job_id = Offer.objects.values_list("job_id", flat=True).get(pk=offer_id)
     if key not in (phrases.ACCEPT_KEY, phrases.DECLINE_KEY):
         return Answer.NOT_A_KEY
     if key == phrases.ACCEPT_KEY or by is AnswerChannel.PHONE:  # by phone, a yes may be recorded before this key
         apply_earlier_answers(job_id, offer_id, by, arrived_at)
     with transaction.atomic():
         job = transitions.lock_job(job_id)
-        offer = (
-            job.offers.select_for_update(no_key=True, of=("self",)).select_related("technician").get(pk=offer_id)
-        )
+        offer = fast_rows.fetch_by_pk(Offer, offer_id, "technician", lock=True)
         recorded = _first_answer(offer) if by is AnswerChannel.PHONE else None
         at = recorded.at if recorded else arrived_at or clock.now()
         said = recorded.key if recorded else key
@@ -108,9 +107,9 @@ def apply_earlier_answers(
     job_id: int, offer_id: int, by: AnswerChannel, arrived_at: datetime | None = None
 ) -> None:
     """Apply the recorded answers to the job's other offers that arrived before this yes."""
-    others = Offer.objects.filter(job_id=job_id).exclude(pk=offer_id)
-    if not others.exists():  # the usual case
+    if not offer_sql.has_other_offers(job_id, offer_id):  # the usual case
         return
+    others = Offer.objects.filter(job_id=job_id).exclude(pk=offer_id)
     at = arrived_at or clock.now()
     if by is AnswerChannel.PHONE:
         answers = (phrases.ACCEPT_KEY, phrases.DECLINE_KEY)
@@ -279,8 +278,7 @@ def _accept_offer(
     transitions.assign_to(
         job, offer.technician_id, actor=actor, technician=offer.technician.name, offer_id=offer.pk, by=str(by)
     )
-    others = job.offers.exclude(pk=offer.pk).values("pk")
-    for other in Call.objects.filter(purpose="offer", subject_id__in=others, ended_at=None).order_by("pk"):
+    for other in offer_sql.other_open_calls(job.pk, offer.pk):
         if other.subject_id in withdrawn and other.status == Call.Status.ANSWERED:
             telephony.repeat_prompt(other.pk)
         else:

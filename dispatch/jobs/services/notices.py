@@ -13,6 +13,7 @@ from django.db.models import Q
 
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock, events
+from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
@@ -219,12 +220,12 @@ class _Ended(NamedTuple):
 
 def _end_earlier(job: Job, technician_id: int, *, because: str) -> _Ended:
     """End the technician's notices about this job, because something newer replaces them."""
-    earlier = TechnicianNotice.objects.filter(job=job, technician_id=technician_id).select_related("technician")
+    condition = "t.job_id = %s AND t.technician_id = %s AND t.status IN ('sending', 'unreached') ORDER BY t.id"
     missed: set[str] = set()
     unsent: str | None = None
     alerted: TechnicianNotice | None = None
     begins: list[datetime | None] = []
-    for notice in earlier.filter(status__in=(Status.SENDING, Status.UNREACHED)).order_by("pk"):
+    for notice in fast_rows.fetch_many(TechnicianNotice, condition, [job.pk, technician_id], "technician"):
         missed.add(notice.news)
         if notice.is_deferred:
             unsent = _unsent_news(job, notice)

@@ -32,14 +32,15 @@ _IN_PROGRESS = (Call.Status.SUBMITTED, Call.Status.RINGING, Call.Status.ANSWERED
 def call_changed(call: Call) -> None:
     """Apply a change of the offer's call.
 
-    Reads the call's current state, so early, late and repeated reports have the same effect. The auditor makes up
-    for lost reports.
+    `call` is the state that its session has just committed. The session that commits a newer state reports it as
+    well, and the order of both does not matter. The auditor makes up for lost reports.
     """
     offer_id = call.subject_id
     job_id = call.context.get("job_id")
     if job_id is None:
         return
-    if call.status in _IN_PROGRESS and sql.has_clock(offer_id, is_answered=call.status == Call.Status.ANSWERED):
+    is_answered = call.status == Call.Status.ANSWERED
+    if sql.is_unaffected(offer_id, is_in_progress=call.status in _IN_PROGRESS, is_answered=is_answered):
         return
     if call.keys_pressed and call.ended_at is not None:  # its key may be applied now
         apply_earlier_answers(job_id, offer_id, AnswerChannel.PHONE)
@@ -49,12 +50,11 @@ def call_changed(call: Call) -> None:
         offer = transitions.lock_live_offer(job, offer_id)
         if offer is None or job.status != Job.Status.DISPATCHING:
             return
-        now_call = fast_rows.fetch_by_pk(Call, call.pk)
-        end = _end_of_call(now_call)
+        end = _end_of_call(call)
         if end is not None:
             _close_after_call(job, offer, end)
-        elif now_call.status in rules.PLACED_STATUSES:
-            _start_offer_clock(job, offer, now_call)
+        elif call.status in rules.PLACED_STATUSES:
+            _start_offer_clock(job, offer, call)
 
 
 def _end_of_call(call: Call) -> CallEnd | None:

@@ -13,6 +13,7 @@ import structlog
 
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock, languages
+from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.jobs import policies, signed_links
 from dispatch.jobs.models import Job, Offer, TechnicianNotice
@@ -60,7 +61,7 @@ def send_address(job: Job, technician_id: int, *, actor: Actor) -> Text | None:
     )
     if not policy.address_by_text:
         return None
-    technician = Technician.objects.get(pk=technician_id)
+    technician = fast_rows.fetch_by_pk(Technician, technician_id)
     if not telephony.may_text(job.organization_id, technician.phone):
         return None
     is_manual = actor.type != "technician"

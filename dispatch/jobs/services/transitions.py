@@ -12,7 +12,7 @@ from dispatch.core import clock, events
 from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.runtime.queues import enqueue, enqueue_in, notify_loop
-from dispatch.jobs import metrics, policies, sql
+from dispatch.jobs import metrics, offer_sql, policies, sql
 from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
 from dispatch.jobs.rules import MISSES, OFFER_LEGAL, REACHED_OUTCOMES, Outcome
 from dispatch.jobs.services import customer_texts, notices, sms
@@ -162,10 +162,7 @@ def close_offer(
     if status not in OFFER_LEGAL[before]:
         raise ValueError(f"An offer that is {before} does not become {status}.")
     now = clock.now()
-    changed = Offer.objects.filter(pk=offer.pk, status=before).update(
-        status=status, outcome=outcome, reason=reason[:160], settled_at=now
-    )
-    if not changed:
+    if not offer_sql.close_offer(offer.pk, before, status=status, outcome=outcome, reason=reason[:160], now=now):
         return False
     offer.status, offer.outcome, offer.reason, offer.settled_at = status, outcome, reason[:160], now
     metrics.offers.labels(str(outcome)).inc()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -10,6 +11,7 @@ from django.db import transaction
 
 from accounts.models import Organization
 from dispatch.core import clock, events
+from dispatch.core.db import fast_rows
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
 from dispatch.core.phone_numbers import InvalidPhone, parse_phone, parse_possible_phone
@@ -25,7 +27,16 @@ log = structlog.get_logger(__name__)
 
 def branches_of(campaign: Campaign) -> dict[str, KeyBranch]:
     """Return the campaign's branches by key. A campaign of an earlier version has only words per key."""
-    found = {branch.key: branch for branch in campaign.branches.all()}
+    return _by_key(campaign, campaign.branches.all())
+
+
+def load_branches(campaign: Campaign) -> dict[str, KeyBranch]:
+    """Return the same as `branches_of`, read by a prepared statement, for people who wait in a call."""
+    return _by_key(campaign, fast_rows.fetch_many(KeyBranch, "t.campaign_id = %s", [campaign.pk], "recording"))
+
+
+def _by_key(campaign: Campaign, rows: Iterable[KeyBranch]) -> dict[str, KeyBranch]:
+    found = {branch.key: branch for branch in rows}
     if found or not isinstance(campaign.keys, dict):
         return found
     return {
@@ -49,7 +60,7 @@ def phones_problem(organization: Organization, phones: list[str]) -> str:
 
 def connecting_branch(campaign: Campaign, keys_pressed: str) -> KeyBranch | None:
     """Return the branch by which a call was connected: that of the last such key."""
-    found = branches_of(campaign)
+    found = load_branches(campaign)
     chosen = (found[key] for key in reversed(keys_pressed) if key in found)
     return next((branch for branch in chosen if branch.action == Action.CONNECT), None)
 

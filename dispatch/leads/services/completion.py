@@ -12,7 +12,6 @@ from typing import NamedTuple
 from django.db import transaction
 
 from dispatch.core import clock, events, fault_injection
-from dispatch.core.db import fast_rows
 from dispatch.core.db.prepared import pipeline, prefer_index_plans
 from dispatch.core.events import EventRow
 from dispatch.leads import counters, eligibility, redis_queue, sql
@@ -88,12 +87,11 @@ def record_outcomes(
 def call_changed(call: Call) -> None:
     """Handle a change of a lead's call that a webhook or a reconciler reported.
 
-    It reads the current state of the call, so early, late and repeated notifications have the same effect.
+    Only its end matters, and an ended call does not change: early and repeated notifications have no effect. The
+    session that ends a call notifies of it.
     """
     if call.ended_at is None:
-        call = fast_rows.fetch_by_pk(Call, call.pk)
-        if call.ended_at is None:
-            return
+        return
     if call.keys_pressed:  # they decide what follows, but their webhook may not have applied them
         apply_keys_of(PURPOSE, [call.subject_id])
     was_spoken = call.status != Call.Status.COMPLETED or was_heard(call)

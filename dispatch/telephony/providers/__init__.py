@@ -93,12 +93,18 @@ def _environment() -> str:
 
 
 @cache
+def without_account(name: str) -> Provider:
+    """Return a client that knows no account. It parses and renders, but can't verify. Raises UnknownProvider."""
+    return _make(ProviderAccount(provider=name))
+
+
+@cache
 def fallback_document(name: str) -> tuple[bytes, str]:
     """Return what a caller hears while Dispatch fails, and its content type.
 
     Needs no database. Raises UnknownProvider.
     """
-    return _make(ProviderAccount(provider=name)).render(VoicePrompt(say=OUT_OF_ORDER), "")
+    return without_account(name).render(VoicePrompt(say=OUT_OF_ORDER), "")
 
 
 def _make(account: ProviderAccount) -> Provider:

@@ -16,7 +16,7 @@ from django.conf import settings
 from dispatch.capacity.models import ProviderAccount
 from dispatch.telephony.handlers import AgentConnection, Connection, VoicePrompt
 from dispatch.telephony.providers import twilio_codes as codes
-from dispatch.telephony.providers import twilio_connections, twilio_speech
+from dispatch.telephony.providers import twilio_connections, twilio_signatures, twilio_speech
 from dispatch.telephony.providers.backoff import backoff
 from dispatch.telephony.providers.base import (
     STEP,
@@ -53,9 +53,12 @@ log = structlog.get_logger(__name__)
 SIGNATURE = "X-Twilio-Signature"
 # Fields of webhooks that may be longer than 1000 characters.
 LONG_FIELDS = {"HandoffData": 8000}
-STATUS_EVENTS = ["initiated", "ringing", "answered", "completed"]
-# That a call was answered is reported by the request for its prompt, unless that waits for machine detection.
-UNHEARD_EVENTS = [event for event in STATUS_EVENTS if event != "answered"]
+# The provider creates the legs of a connection itself, so the first report is their creation.
+LEG_EVENTS = ["initiated", "ringing", "answered", "completed"]
+# That a call is queued is in the response to its request. That it was answered is reported by the request for its
+# prompt, unless that waits for machine detection.
+CALL_EVENTS = ["ringing", "completed"]
+DETECTED_CALL_EVENTS = ["ringing", "answered", "completed"]
 CONNECT_RETRY_S = 2.0
 NO_CALL = "CA" + "0" * 32
 # How long a text may wait in Twilio's queue (seconds): what Twilio accepts.
@@ -95,7 +98,7 @@ class Twilio(Provider):
                 method="POST",
                 status_callback=order.status_url,
                 status_callback_method="POST",
-                status_callback_event=STATUS_EVENTS if order.detect_machine else UNHEARD_EVENTS,
+                status_callback_event=DETECTED_CALL_EVENTS if order.detect_machine else CALL_EVENTS,
                 timeout=order.ring_timeout_s,
                 time_limit=order.time_limit_s,
                 **({"fallback_url": order.fallback_url} if order.fallback_url else {}),
@@ -210,12 +213,10 @@ class Twilio(Provider):
     # --- webhooks from the provider
 
     def verify(self, url: str, form: Any, headers: Mapping[str, str]) -> bool:
-        from twilio.request_validator import RequestValidator
-
         signature = headers.get(SIGNATURE)
         if not signature:
             return False
-        return any(RequestValidator(token).validate(url, form, signature) for token in self._tokens)
+        return any(twilio_signatures.is_valid(token, url, form, signature) for token in self._tokens)
 
     def is_signed(self, headers: Mapping[str, str]) -> bool:
         return bool(headers.get(SIGNATURE))
@@ -317,7 +318,7 @@ class Twilio(Provider):
     def render_connection(
         self, connection: Connection, from_phone: str, legs: Sequence[LegUrls], result_url: str
     ) -> tuple[bytes, str]:
-        return twilio_connections.render_dial(connection, from_phone, legs, result_url, STATUS_EVENTS)
+        return twilio_connections.render_dial(connection, from_phone, legs, result_url, LEG_EVENTS)
 
     def render_agent(self, agent: AgentConnection, name: str, urls: AgentUrls) -> tuple[bytes, str]:
         return twilio_connections.render_agent(agent, name, urls)

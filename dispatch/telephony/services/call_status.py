@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -28,20 +28,21 @@ from dispatch.telephony.services.calls import (
 )
 
 
-def receive_webhook(call_id: int, event: WebhookEvent, account: ProviderAccount | None = None) -> Call:
+def receive_webhook(
+    call_id: int, event: WebhookEvent, is_signed_by: Callable[[ProviderAccount], bool] = lambda _: True
+) -> Call:
     """Store a verified webhook and update its call, once. The caller notifies the handler.
 
-    `account`: the call's account, if the caller has read it. A repeated webhook changes nothing. The first webhook
-    also establishes which call at the provider is ours. Raises WrongCall if it is about another call or account,
-    and Call.DoesNotExist.
+    The call and its account are read once, locked. A request that does not name the account locks nothing.
+    `is_signed_by` verifies the request. A repeated webhook changes nothing. The first webhook also establishes
+    which call at the provider is ours. Raises WrongCall if it is about another call or account, or not verified.
     """
     arrived_at = clock.now()  # before waiting for the row lock: a key counts as of its arrival
     with transaction.atomic():
-        if account is None:
-            call = lock_call(call_id, "account")
-        else:
-            call = lock_call(call_id)
-            call.account = account
+        condition = "t.id = %s AND r1.account_sid = %s"
+        call = fast_rows.fetch_one(Call, condition, [call_id, event.account_sid], "account", lock=True)
+        if call is None or not is_signed_by(call.account):
+            raise WrongCall
         is_first = _same_call(call, event)
         provider_event = CallEvent(
             organization_id=call.organization_id,
@@ -69,7 +70,7 @@ def receive_webhook(call_id: int, event: WebhookEvent, account: ProviderAccount 
 
 def _same_call(call: Call, event: WebhookEvent) -> bool:
     """Check that the webhook is about this call, and adopt its SID if none is known. Return True if adopted."""
-    if not event.sid or event.account_sid != call.account.account_sid:
+    if not event.sid:
         raise WrongCall
     if call.sid is not None:
         if call.sid != event.sid:

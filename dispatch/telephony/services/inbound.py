@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import structlog
 from django.conf import settings
 from django.db import transaction
 
-from dispatch.capacity.models import OutboundNumber
+from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock, events, fault_injection, languages
-from dispatch.core.db import lock_waits, prepared
+from dispatch.core.db import fast_rows, lock_waits, prepared
 from dispatch.core.db.isolation import FailureRule, run_each, run_unlocked
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.languages import gettext
@@ -48,18 +49,21 @@ _failed_texts = RecentlyBlocked(60.0, longest_s=3600.0)
 _failed_calls = RecentlyBlocked(60.0, longest_s=3600.0)
 
 
-def apply_text_report(text_id: int, report: TextReport) -> Text:
-    """Apply a verified status webhook to an outbound text. A repeated webhook changes nothing.
+def apply_text_report(
+    text_id: int, report: TextReport, is_signed_by: Callable[[ProviderAccount], bool] = lambda _: True
+) -> Text:
+    """Apply a status webhook, verified by `is_signed_by`, to an outbound text. A repeated one changes nothing.
 
-    The first webhook also establishes which text at the provider is ours. Raises WrongCall and Text.DoesNotExist.
+    The text and its account are read once, locked; a request that does not name the account locks nothing. The
+    first webhook also establishes which text at the provider is ours. Raises WrongCall if it is about another text
+    or account, or not verified.
     """
     with transaction.atomic():
-        text = lock_text(text_id, "account")
-        if (
-            text.direction != Text.Direction.OUT
-            or not report.sid
-            or report.account_sid != text.account.account_sid
-        ):
+        condition = "t.id = %s AND r1.account_sid = %s"
+        text = fast_rows.fetch_one(Text, condition, [text_id, report.account_sid], "account", lock=True)
+        if text is None or not is_signed_by(text.account):
+            raise WrongCall
+        if text.direction != Text.Direction.OUT or not report.sid:
             raise WrongCall
         if text.sid != report.sid and not take_sid(text, report.sid):
             raise WrongCall

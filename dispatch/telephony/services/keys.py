@@ -13,12 +13,12 @@ from typing import NamedTuple
 import structlog
 
 from dispatch.core import clock, fault_injection
-from dispatch.core.db import lock_waits, prepared
+from dispatch.core.db import fast_rows, lock_waits, prepared
 from dispatch.core.db.isolation import FailureRule, run_each
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.telephony import providers
 from dispatch.telephony.handlers import handler_for
-from dispatch.telephony.models import Call, CallEvent
+from dispatch.telephony.models import CallEvent
 from dispatch.telephony.providers.base import WebhookEvent
 from dispatch.telephony.services import agents
 
@@ -30,6 +30,15 @@ GATHER = "gather"
 TAKE_OVER_AFTER = timedelta(seconds=5)
 RETRY_AFTER = timedelta(seconds=20)
 GIVE_UP_AFTER = timedelta(hours=1)
+# With the condition on the calls, whose index leads to few events.
+_KEYS_OF = """
+r1.purpose = %s AND r1.subject_id = %s AND r1.keys_pressed <> '' AND t.kind = 'gather' ORDER BY t.at, t.id
+"""
+_WAITING_KEYS = """
+r1.purpose = %s AND r1.subject_id = ANY(%s::bigint[]) AND r1.keys_pressed <> '' AND t.next_action_at IS NOT NULL
+AND t.at < COALESCE(%s::timestamptz, 'infinity') ORDER BY t.at, t.id
+"""
+_CLEAR_NEXT_ACTION = "UPDATE telephony_callevent SET next_action_at = NULL WHERE next_action_at IS NOT NULL"
 _blocked = RecentlyBlocked(20.0)
 
 
@@ -49,15 +58,8 @@ def take_over_at(event: WebhookEvent, arrived_at: datetime) -> datetime | None:
 
 def keys_of(purpose: str, subject_id: int) -> list[PressedKey]:
     """Return the keys pressed in the calls of this subject, in the order of their arrival."""
-    calls = Call.objects.filter(purpose=purpose, subject_id=subject_id).exclude(keys_pressed="")
-    if not (call_ids := list(calls.values_list("pk", flat=True))):
-        return []
-    stored = CallEvent.objects.filter(call__in=call_ids, kind=GATHER).select_related("call__account")
-    return [
-        PressedKey(key, event.at, event.next_action_at is None)
-        for event in stored.order_by("at", "pk")
-        if (key := _key_in(event))
-    ]
+    stored = fast_rows.fetch_many(CallEvent, _KEYS_OF, [purpose, subject_id], "call", "call__account")
+    return [PressedKey(key, event.at, event.next_action_at is None) for event in stored if (key := _key_in(event))]
 
 
 def apply_keys_of(purpose: str, subject_ids: Iterable[int], *, before: datetime | None = None) -> None:
@@ -66,13 +68,8 @@ def apply_keys_of(purpose: str, subject_ids: Iterable[int], *, before: datetime 
     For decisions that no later key may undo. `before`: only keys that arrived earlier. A key that fails is left to
     the loop.
     """
-    calls = Call.objects.filter(purpose=purpose, subject_id__in=list(subject_ids)).exclude(keys_pressed="")
-    if not (call_ids := list(calls.values_list("pk", flat=True))):
-        return
-    waiting = CallEvent.objects.filter(call__in=call_ids, next_action_at__isnull=False).select_related("call")
-    if before is not None:
-        waiting = waiting.filter(at__lt=before)
-    for event in waiting.order_by("at", "pk"):
+    values = [purpose, prepared.integers(subject_ids), before]
+    for event in fast_rows.fetch_many(CallEvent, _WAITING_KEYS, values, "call"):
         try:
             _apply(event)
         except Exception:
@@ -105,7 +102,7 @@ def _apply_key(event_id: int) -> int:
     event = CallEvent.objects.select_related("call").get(pk=event_id)
     if event.at < now - GIVE_UP_AFTER:
         log.error("key_given_up", call=event.call_id, purpose=event.call.purpose)
-        _clear_next_action(pk=event_id)
+        _clear_next_action(id=event_id)
     else:
         _apply(event)
     return 1
@@ -117,11 +114,13 @@ def _apply(event: CallEvent) -> None:
     elif key := _key_in(event):
         handler_for(event.call.purpose).on_key(event.call, key)
         fault_injection.crash_point("telephony.key.acted_on")
-    _clear_next_action(pk=event.pk)
+    _clear_next_action(id=event.pk)
 
 
 def _clear_next_action(**filters: object) -> None:
-    CallEvent.objects.filter(**filters, next_action_at__isnull=False).update(next_action_at=None)
+    """Record that the stored keys with these values in their columns are applied."""
+    names = " AND ".join(f"{name} = %s" for name in filters)
+    prepared.execute(f"{_CLEAR_NEXT_ACTION} AND {names}", list(filters.values()))
 
 
 def _key_in(event: CallEvent) -> str:

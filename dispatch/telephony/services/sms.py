@@ -16,7 +16,7 @@ from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock, events
 from dispatch.core.db import fast_rows
 from dispatch.core.db.prepared import execute, integers, texts
-from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.privacy import replay
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import metrics, number_health, rules, sms_rules, sql
@@ -155,12 +155,8 @@ def _has_stopped(number: OutboundNumber, phone: str) -> bool:
 def _sender(
     organization_id: int, phone: str, number: OutboundNumber | None, pool: DispatchPool | None
 ) -> OutboundNumber | None:
-    usable = list(
-        OutboundNumber.objects.of(organization_id)
-        .filter(sends_texts=True, is_paused=False, account__is_active=True)
-        .select_related("account")
-        .order_by("pk")
-    )
+    condition = "t.organization_id = %s AND t.sends_texts AND NOT t.is_paused AND r1.is_active ORDER BY t.id"
+    usable = fast_rows.fetch_many(OutboundNumber, condition, [organization_id], "account")
     if number is not None and number in usable:
         return next(candidate for candidate in usable if candidate == number)
     if not usable:
@@ -204,18 +200,14 @@ def lock_text(text_id: int, *related: str) -> Text:
 
 def append_text_event(text: Text, verb: str, actor: Actor = SYSTEM, **data: Any) -> None:
     """Append `text.<verb>` with the text's subject. The row must be locked or new."""
-    events.append(
-        text.organization_id,
-        f"text.{verb}",
-        text.pk,
-        actor=actor,
-        **{
-            **text.context,
-            "purpose": text.purpose,
-            "subject_id": text.subject_id,
-            **{name: value for name, value in data.items() if value not in (None, "")},
-        },
-    )
+    event = _event_of(text, verb, actor, **data)
+    events.append(event.organization_id, event.kind, text.pk, actor=actor, **event.data)
+
+
+def _event_of(text: Text, verb: str, actor: Actor, **data: Any) -> NewEvent:
+    subject = {"purpose": text.purpose, "subject_id": text.subject_id}
+    details = {name: value for name, value in data.items() if value not in (None, "")}
+    return NewEvent(text.organization_id, f"text.{verb}", actor, {**text.context, **subject, **details})
 
 
 def transition(text: Text, status: str, *, actor: Actor = SYSTEM, **fields: Any) -> bool:
@@ -231,17 +223,21 @@ def transition(text: Text, status: str, *, actor: Actor = SYSTEM, **fields: Any)
         fields.setdefault("submitted_at", now)
     if status in sms_rules.ENDS:
         fields.setdefault("ended_at", now)
-    update_fields(text, "status", **fields)
-    append_text_event(text, status, actor, code=fields.get("error_code"), message=fields.get("error_message"))
+    details = {"code": fields.get("error_code"), "message": fields.get("error_message")}
+    _write_fields(text, ("status",), fields, _event_of(text, status, actor, **details))
     metrics.texts_moved.labels(text.purpose, status).inc()
     return True
 
 
 def update_fields(text: Text, *names: str, **fields: Any) -> None:
     """Write `fields` and the named fields of a locked text."""
+    _write_fields(text, names, fields)
+
+
+def _write_fields(text: Text, names: tuple[str, ...], fields: dict[str, Any], *new_events: NewEvent) -> None:
     for name, value in fields.items():
         setattr(text, name, value)
-    fast_rows.update_row(text, (*names, *fields))
+    fast_rows.update_row(text, (*names, *fields), *new_events)
 
 
 def notify_handler(text: Text) -> None:

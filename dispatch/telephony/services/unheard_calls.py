@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import structlog
 
+from dispatch.core.db import prepared
 from dispatch.core.redis.client import REDIS_ERRORS, client, key
 from dispatch.telephony.models import Call, CallEvent
 
@@ -19,6 +20,7 @@ FALLBACK = "fallback"
 KEPT_S = 86_400
 # Webhooks that follow after the person has heard something.
 _LATER_KINDS = ("gather", "connected", "agent")
+_DOCUMENTS = "SELECT kind FROM telephony_callevent WHERE call_id = %s AND kind IN ('voice', %s)"
 
 
 def record_fallback(call_id: int, failed_url: str) -> None:
@@ -48,8 +50,8 @@ def was_heard(call: Call) -> bool:
     """
     if call.keys_pressed:
         return True
-    webhooks = CallEvent.objects.filter(call_id=call.pk, kind__in=("voice", FALLBACK))
-    if set(webhooks.values_list("kind", flat=True)) != {"voice"}:
+    rows = prepared.fetch_all(_DOCUMENTS, [call.pk, FALLBACK])
+    if {kind for (kind,) in rows} != {"voice"}:
         return False
     try:
         return not client().exists(_name(call.pk))
