@@ -167,7 +167,7 @@ class OwnedSlugRelatedField(OwnedQuerySetMixin, serializers.SlugRelatedField):
         if found is None:
             return super().to_internal_value(data)
         request = self.context.get("request")
-        place = self.queryset.model, self.slug_field, getattr(request, "organization", None), str(data)
+        place = self.get_queryset().model, self.slug_field, getattr(request, "organization", None), str(data)
         if place not in found:
             try:
                 found[place] = super().to_internal_value(data)

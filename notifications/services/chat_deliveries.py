@@ -39,7 +39,10 @@ BATCH = 500
 RETRIES_S = (5, 15, 60, 300, 900)
 # A message that was not taken for this long is given up. Alerts have escalated meanwhile.
 PATIENCE = timedelta(hours=1)
-THREADS = {kind: FairThreads(f"chat_{kind}", threads=8, per_key=3) for kind in AlertChannel.Kind.values}
+THREADS = {
+    kind: FairThreads(f"chat_{kind}", threads=8, per_key=3, keeps_connection=False)
+    for kind in AlertChannel.Kind.values
+}
 _skipped = RecentlyBlocked(5.0)
 
 

@@ -24,7 +24,6 @@ from dispatch.jobs.signed_links import InvalidLink
 
 # Rows of the table in the e-mail, and of the CSV attached to it.
 MAX_SHOWN, MAX_ATTACHED = 24, 20_000
-_signer = Signer(salt="dispatch.console.reports.unsubscribe", sep=".")
 
 
 def build_message(row: ReportSubscription, first: date, last: date, due_at: datetime) -> EmailMultiAlternatives:
@@ -100,14 +99,14 @@ def _report_url(organization: Organization, kind: ReportKind, period: Period) ->
 
 def unsubscribe_url(row: ReportSubscription) -> str:
     """Return the address that ends the subscription without signing in."""
-    token = _signer.sign(f"{row.pk}-{row.membership_id}")
+    token = _signer().sign(f"{row.pk}-{row.membership_id}")
     return f"{settings.PUBLIC_BASE_URL}{reverse('console:report_unsubscribe', args=[token])}"
 
 
 def subscription_of_link(token: str) -> ReportSubscription:
     """Return the subscription of a link. Raises InvalidLink; `expired` if the subscription has ended."""
     try:
-        pk, membership_id = [int(part) for part in _signer.unsign(token).split("-")]
+        pk, membership_id = [int(part) for part in _signer().unsign(token).split("-")]
     except (BadSignature, ValueError):
         raise InvalidLink from None
     rows = ReportSubscription.objects.select_related("membership__user", "organization")
@@ -115,3 +114,7 @@ def subscription_of_link(token: str) -> ReportSubscription:
     if row is None:
         raise InvalidLink(expired=True)
     return row
+
+
+def _signer() -> Signer:
+    return Signer(salt="dispatch.console.reports.unsubscribe", sep=".")

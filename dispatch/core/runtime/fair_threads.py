@@ -66,13 +66,16 @@ class Slot:
 
 
 class FairThreads:
-    """At most `threads` concurrent tasks, at most `per_key` of one key, and one of each item."""
+    """At most `threads` concurrent tasks, at most `per_key` of one key, and one of each item.
+
+    `keeps_connection`: whether a task keeps its thread's database connection while it waits for its server.
+    """
 
     _all: ClassVar[list[FairThreads]] = []
     _are_started: ClassVar[bool] = False
 
-    def __init__(self, name: str, *, threads: int, per_key: int) -> None:
-        self.name, self._threads = name, threads
+    def __init__(self, name: str, *, threads: int, per_key: int, keeps_connection: bool = True) -> None:
+        self.name, self._threads, self._keeps_connection = name, threads, keeps_connection
         self._shares = FairShares(threads, per_key)
         self._items: dict[Hashable, tuple[int, float]] = {}  # with their keys, and since when
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
@@ -133,8 +136,9 @@ class FairThreads:
 
     @classmethod
     def count(cls, most: int | None = None) -> int:
-        """Return how many threads `start_threads(most)` allows in all."""
-        return sum(threads._threads if most is None else min(most, threads._threads) for threads in cls._all)
+        """Return how many threads with a database connection `start_threads(most)` allows in all."""
+        holding = [threads for threads in cls._all if threads._keeps_connection]
+        return sum(threads._threads if most is None else min(most, threads._threads) for threads in holding)
 
     @classmethod
     def start_threads(cls, most: int | None = None) -> None:

@@ -23,7 +23,7 @@ _Inbox = SimpleQueue[_Task | None]
 
 
 class StepThreads(Executor):
-    """An executor without a limit of its own: a loop runs one step at a time."""
+    """An executor that starts a thread for each concurrent step: a loop runs one step at a time."""
 
     def __init__(self, *, idle_s: float = IDLE_S) -> None:
         self._idle_s = idle_s
