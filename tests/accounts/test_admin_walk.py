@@ -35,6 +35,8 @@ MODELS = sorted(
 OTHER_ARGUMENTS: dict[str, list[dict[str, Any]]] = {
     "jobs_job_act": [{"action": action} for action in ("assign", "cancel", "complete", "dispatch_again", "pause")],
 }
+# The add page of these first asks for a kind; this is the page after it.
+AFTER_THE_CHOICE = {"notifications.alertchannel": "?kind=webhook"}
 GONE = (302, 403, 404)  # to the index with a message, refused, not there
 
 
@@ -55,7 +57,8 @@ def both(of: Tenant) -> dict[str, Client]:
 
 
 def url(model: type[Model], page: str, *args: Any) -> str:
-    return reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{page}", args=args)
+    address = reverse(f"admin:{model._meta.app_label}_{model._meta.model_name}_{page}", args=args)
+    return address + (AFTER_THE_CHOICE.get(model._meta.label_lower, "") if page == "add" else "")
 
 
 def admin_of(model: type[Model]) -> Any:
