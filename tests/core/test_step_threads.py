@@ -48,10 +48,18 @@ def burst(threads: StepThreads) -> set[int]:
     return {future.result(PATIENCE) for future in [threads.submit(step) for _ in range(LOOPS)]}
 
 
-def test_sessions_of_a_burst_are_closed_while_work_goes_on(threads: StepThreads, monkeypatch) -> None:
-    # A kept connection, as a dispatcher has it. The tests' pool would share connections among threads.
-    monkeypatch.delitem(connection.settings_dict["OPTIONS"], "pool")
-    monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", 600)
+@pytest.fixture
+def kept_connections(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Keep a connection for each thread, as a dispatcher does. The tests' pool would share them."""
+    connection.close()
+    with monkeypatch.context() as patch:
+        patch.delitem(connection.settings_dict["OPTIONS"], "pool")
+        patch.setitem(connection.settings_dict, "CONN_MAX_AGE", 600)
+        yield
+        connection.close()
+
+
+def test_sessions_of_a_burst_are_closed_while_work_goes_on(kept_connections: None, threads: StepThreads) -> None:
     pids = burst(threads)
     assert len(pids) == threads.alive == LOOPS
 

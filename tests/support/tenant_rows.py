@@ -10,12 +10,14 @@ from django.db.models import Model
 
 from accounts.models import (
     ApiKey,
+    DefaultView,
     IdentityProvider,
     Membership,
     Organization,
     OrganizationLimits,
     ReportSubscription,
     RetentionRule,
+    SavedView,
     User,
 )
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
@@ -216,6 +218,12 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         report="overview",
         due_at=clock.now() + timedelta(days=7),
         next_attempt_at=clock.now() + timedelta(days=7),
+    ),
+    SavedView: lambda t: SavedView.objects.create(
+        organization=t.organization, owner=t.dispatcher, name=t.tag, query=f"city={t.tag}"
+    ),
+    DefaultView: lambda t: DefaultView.objects.create(
+        organization=t.organization, user=t.dispatcher, view=t.row(SavedView)
     ),
     RetentionRule: lambda t: RetentionRule.objects.create(
         organization=t.organization, what="events", days=400 + t.organization.pk
