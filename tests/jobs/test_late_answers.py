@@ -15,7 +15,7 @@ from dispatch.telephony.models import Call
 from tests.harness.jobs import MARIA, Floor
 from tests.harness.provider import end, press
 from tests.jobs.test_answer_channels import tell_provider
-from tests.phones import busy, ignore
+from tests.phones import busy, ignore, manual
 from tests.support.waiting import PATIENCE, wait_until
 
 
@@ -83,6 +83,7 @@ def test_link_opened_late_shows_the_offer_and_takes_the_job(floor):
 def test_late_yes_takes_a_job_that_waits_for_a_line(floor):
     ann, bob, _cid = floor.crew("Ann", "Bob", "Cid")
     floor.phone(ann).will(busy())
+    floor.phone(bob).will(manual())
     job = floor.started()
     floor.rings(bob)
     OutboundNumber.objects.update(is_paused=True)
@@ -113,6 +114,7 @@ def test_late_yes_withdraws_an_offer_whose_phone_was_not_called_yet(floor):
 def test_late_yes_is_refused_while_another_phone_rings(floor):
     ann, bob = floor.crew("Ann", "Bob")
     floor.phone(ann).will(busy())
+    floor.phone(bob).will(manual())
     job = floor.started()
     floor.rings(bob)
     assert answer_offer(offer_to(job, ann).pk, None, "1", by=AnswerChannel.TEXT) is Answer.EXPIRED
@@ -147,6 +149,7 @@ def test_late_yes_is_refused_for_a_job_that_cannot_be_taken(floor, state):
 
 def test_technician_who_changes_their_mind_takes_a_job_that_nobody_has(floor):
     (ann,) = floor.crew("Ann")
+    floor.phone(ann).will(manual())
     job = floor.started()
     floor.rings(ann)
     offer = floor.live_offer(job)
@@ -158,6 +161,7 @@ def test_technician_who_changes_their_mind_takes_a_job_that_nobody_has(floor):
 def test_late_yes_counts_for_the_newer_offer_of_the_same_job(floor):
     (ann,) = floor.crew("Ann")
     job = missed(floor, ann)
+    floor.phone(ann).will(manual())
     services.dispatch_again(job.pk, actor=MARIA)
     floor.rings(ann)
     assert answer_offer(offer_to(job, ann).pk, None, "1", by=AnswerChannel.TEXT) is Answer.ACCEPTED
