@@ -90,6 +90,10 @@ def crash_server() -> None:
 
 
 def restart_server() -> None:
-    """Start the embedded PostgreSQL after `crash_server`, and reconnect."""
+    """Start the embedded PostgreSQL after `crash_server`.
+
+    The pool stays and replaces its broken connections: a request that waits for a pool that was closed meanwhile
+    would wait for its whole time limit.
+    """
     assert embedded_servers.restart_postgres_if_dead(settings.DATA_DIR)
-    reconnect()
+    connections.close_all()
