@@ -22,7 +22,9 @@ from tests.support.waiting import PATIENCE
 
 def reminders(job: Job) -> list[str]:
     kinds = ("job.pause_overdue", "job.not_started", "job.not_completed")
-    return list(Event.objects.filter(kind__in=kinds, subject_id=job.pk).values_list("kind", flat=True))
+    return list(
+        Event.objects.filter(kind__in=kinds, subject_id=job.pk).order_by("id").values_list("kind", flat=True)
+    )
 
 
 def later(seconds: float) -> None:
