@@ -17,6 +17,7 @@ from django.urls import NoReverseMatch, reverse
 
 from accounts.admin.base import OwnedAdmin
 from accounts.models import Organization, User
+from notifications.models import AlertChannel
 from tests.support import factories as make
 from tests.support.tenants import FOREIGN, OWN, Tenant, everything_of
 
@@ -38,6 +39,22 @@ OTHER_ARGUMENTS: dict[str, list[dict[str, Any]]] = {
 # The add page of these first asks for a kind; this is the page after it.
 AFTER_THE_CHOICE = {"notifications.alertchannel": "?kind=webhook"}
 GONE = (302, 403, 404)  # to the index with a message, refused, not there
+
+
+@pytest.fixture
+def ours(ours: Tenant) -> Tenant:
+    return with_team_channel(ours)
+
+
+@pytest.fixture
+def theirs(theirs: Tenant) -> Tenant:
+    return with_team_channel(theirs)
+
+
+def with_team_channel(tenant: Tenant) -> Tenant:
+    """Make the tenant's chat channel the team's: the admin does not show those of members."""
+    AlertChannel.objects.filter(organization=tenant.organization).update(user=None)
+    return tenant
 
 
 def signed_in(user: User) -> Client:

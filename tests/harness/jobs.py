@@ -158,7 +158,8 @@ class Floor:
             registry = ScheduledJobRegistry(queue=queue)
             for job_id in registry.get_jobs_to_schedule(self._due_by):
                 registry.remove(job_id)
-                queue.enqueue_job(queue.fetch_job(job_id))
+                if (job := queue.fetch_job(job_id)) is not None:  # not deleted by a web thread meanwhile
+                    queue.enqueue_job(job)
 
     def delayed(self) -> list[tuple[str, list[Any]]]:
         """The delayed jobs on the timeout queue: function and arguments, the soonest first."""

@@ -14,7 +14,7 @@ from dispatch.technicians import road_times
 from dispatch.technicians.models import Technician
 from tests.harness.jobs import KM, MARIA, Floor, started_job
 from tests.harness.osrm import Osrm, osrm_server
-from tests.phones import answer
+from tests.phones import answer, manual
 from tests.support import factories
 from tests.support.waiting import PATIENCE
 
@@ -84,10 +84,11 @@ def test_moved_technician_is_not_described_by_the_former_drive(floor: Floor, osr
     ann, bob = floor.technician("Ann", km=1), floor.technician("Bob", km=2)
     drives(osrm, ann, 5)
     drives(osrm, bob, 10)
-    floor.phone(ann).will(answer(press="2"))
+    floor.phone(ann).will(manual())
     job = floor.started()
     assert reasons(job)[1] == ("Bob", "10 min by road", 600)
     Technician.objects.filter(pk=bob.pk).update(lat=bob.lat + 3 * KM)
+    floor.rings(ann).answer().press("2")
     floor.until(lambda: floor.offers(job)[1:] == [("Bob", "pending")])
     assert reasons(job)[1] == ("Bob", "3.1 mi", None)
     assert history(job, "offer.made")[1] == "offered the job to Bob (attempt 2)"

@@ -416,6 +416,7 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     ),
     AlertChannel: lambda t: AlertChannel.objects.create(
         organization=t.organization,
+        user=t.dispatcher,
         kind="webhook",
         name=t.tag[:60],
         address="example.org",
