@@ -12,9 +12,8 @@ from datetime import datetime, timedelta
 from typing import NamedTuple, TypeVar
 
 from dispatch.core import clock
-from dispatch.core.db import lock_waits
-from dispatch.core.db.isolation import FailureRule, record_failure
-from dispatch.core.db.lock_waits import RecentlyBlocked, limit_lock_waits
+from dispatch.core.db.isolation import FailureRule
+from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.runtime.fair_threads import FairThreads
 from dispatch.telephony.models import Call, Text
 
@@ -86,15 +85,7 @@ def start_due(
         if slot is None:
             has_waiting = True
             continue
-        with slot:
-            try:
-                with limit_lock_waits(lock_waits.LOOP_S):
-                    claimed = claim(row.id)
-            except Exception as error:
-                record_failure(row.id, error, event=event, rule=rule)
-                continue
-            if claimed is not None:
-                slot.start(work, claimed)
+        slot.start_claimed(row.id, claim, work, event=event, rule=rule)
     return has_waiting
 
 

@@ -20,9 +20,8 @@ from django.db.models import F, Min, Q, QuerySet
 from django.db.models.functions import Coalesce, Greatest
 
 from dispatch.core import clock, fault_injection
-from dispatch.core.db import lock_waits
-from dispatch.core.db.isolation import FailureRule, record_failure
-from dispatch.core.db.lock_waits import RecentlyBlocked, limit_lock_waits
+from dispatch.core.db.isolation import FailureRule
+from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.runtime.fair_threads import FairThreads
 from notifications import rendering
 from notifications.channels import chat
@@ -74,16 +73,7 @@ def deliver_due() -> tuple[int, bool]:
         if slot is None:
             has_waiting = True
             continue
-        with slot:
-            try:
-                with limit_lock_waits(lock_waits.LOOP_S):
-                    is_claimed = _claim(due.id)
-            except Exception as error:
-                record_failure(due.id, error, event="delivery_failed", rule=rule)
-                continue
-            if is_claimed:
-                started += 1
-                slot.start(_deliver, due.id)
+        started += slot.start_claimed(due.id, _claim, _deliver, event="delivery_failed", rule=rule)
     return started, has_waiting
 
 
@@ -124,10 +114,12 @@ def _first_due() -> list[DueDelivery]:
     return [row for turn in turns for row in turn if row is not None][:BATCH]
 
 
-def _claim(delivery_id: int) -> bool:
+def _claim(delivery_id: int) -> int | None:
+    """Claim a due delivery; return its id, or None if another process has it."""
     now = clock.now()
     mine = _open().filter(pk=delivery_id, next_attempt_at__lte=now)
-    return bool(mine.update(status=Status.SENDING, attempts=F("attempts") + 1, next_attempt_at=now + CLAIM))
+    is_mine = mine.update(status=Status.SENDING, attempts=F("attempts") + 1, next_attempt_at=now + CLAIM)
+    return delivery_id if is_mine else None
 
 
 def _deliver(delivery_id: int) -> None:

@@ -25,6 +25,9 @@ from typing import Any, ClassVar, Self
 import structlog
 from django.db import close_old_connections, connections
 
+from dispatch.core.db import lock_waits
+from dispatch.core.db.isolation import FailureRule, record_failure
+from dispatch.core.db.lock_waits import limit_lock_waits
 from dispatch.core.observability import metrics
 from dispatch.core.runtime.fair_shares import FairShares
 
@@ -54,6 +57,32 @@ class Slot:
         """Run `work(*args)` in the thread. An exception is logged. Call it outside any transaction, once."""
         self.is_started = True
         self._threads._start(self, work, args)
+
+    def start_claimed(
+        self,
+        row_id: int,
+        claim: Callable[[int], Any],
+        work: Callable[..., Any],
+        *,
+        event: str,
+        rule: FailureRule[int],
+    ) -> bool:
+        """Claim a row, and run `work` with what `claim` returned. Return False if there is nothing to do.
+
+        A claim waits only briefly for a lock. If it fails, `record_failure` logs it as `event`. The slot is
+        released unless work was started.
+        """
+        with self:
+            try:
+                with limit_lock_waits(lock_waits.LOOP_S):
+                    claimed = claim(row_id)
+            except Exception as error:
+                record_failure(row_id, error, event=event, rule=rule)
+                return False
+            if claimed is None:
+                return False
+            self.start(work, claimed)
+            return True
 
     def __enter__(self) -> Self:
         return self
