@@ -35,10 +35,10 @@ MAX_WAIT_S = 15.0
 class ThreadedASGIHandler(ASGIHandler):
     """The ASGI application, which runs synchronous views in `threads` threads.
 
-    Requests that `bare` handles pass through it instead of all middlewares.
     Further requests wait: at most `most_waiting`, each for up to `longest_wait_s`. All others get a 503, so that
     clients that have given up do not take threads from clients that still wait. Callers share threads and places
-    fairly (`request_shares`); the requests of one caller are in FIFO order.
+    fairly (`request_shares`); the requests of one caller are in FIFO order. Requests that `bare` handles pass
+    through it instead of all middlewares.
     """
 
     def __init__(

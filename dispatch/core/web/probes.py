@@ -145,8 +145,11 @@ async def _result_of(check: Check) -> Any:
 
 
 async def _all_of(*checks: Check) -> _Answer:
-    found_missing = await asyncio.gather(*(check.missing() for check in checks))
-    missing = list({found.part: found for found in reversed(found_missing) if found}.values())[::-1]
+    by_part: dict[str, health.Missing] = {}
+    for found in await asyncio.gather(*(check.missing() for check in checks)):
+        if found:
+            by_part.setdefault(found.part, found)
+    missing = list(by_part.values())
     if not missing:
         return 200, "application/json", json.dumps(READY).encode(), {}
     errors = [{"field": None, "code": found.part, "detail": found.detail} for found in missing]
