@@ -42,6 +42,8 @@ async def provider_errors(request: web.Request, handler: Handler) -> web.StreamR
     except web.HTTPException:
         raise
     except Exception as error:  # never a stack trace for the client, and never silent
+        if isinstance(error, ConnectionError) and (request.transport is None or request.transport.is_closing()):
+            raise  # the client died while it sent the request
         failure = ApiError(20500, f"{type(error).__name__}: {error}", complaint=True)
     world = request.app[WORLD]
     world.rejections.append({"code": failure.code, "text": failure.message, "path": request.path})

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import socket
+import struct
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -104,6 +108,24 @@ def test_an_unknown_path_is_complained_about(sim: Simulator) -> None:
     )
     assert len(sim.complaints()) == 2
     sim.forgive()
+
+
+def test_client_that_dies_while_it_sends_is_no_mistake_of_the_code(sim: Simulator, place: Caller) -> None:
+    where = urlsplit(sim.base_url)
+    login = base64.b64encode(f"{ACCOUNT_SID}:{AUTH_TOKEN}".encode()).decode()
+    head = (
+        f"POST /2010-04-01/Accounts/{ACCOUNT_SID}/Calls.json HTTP/1.1\r\nHost: {where.netloc}\r\n"
+        f"Authorization: Basic {login}\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+        "Content-Length: 100\r\nExpect: 100-continue\r\n\r\n"
+    )
+    with socket.create_connection((str(where.hostname), where.port), timeout=10) as client:
+        client.sendall(head.encode())
+        assert b"100 Continue" in client.recv(1000)  # it reads the body now
+        client.sendall(b"To=")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, as of a kill
+    place(ANN)
+    assert sim.complaints() == []
+    assert len(sim.calls()) == 1
 
 
 def test_body_that_is_not_a_form_is_rejected(sim: Simulator) -> None:
