@@ -18,6 +18,7 @@ from dispatch.console.reports.pages import Filters
 from dispatch.console.reports.periods import Period
 from dispatch.console.reports.queries import TooManyRows
 from dispatch.console.reports.tables import describe_change
+from dispatch.core import events
 from dispatch.jobs.models import Job, Offer, Submission
 from dispatch.leads.models import Campaign, Lead
 from dispatch.telephony.models import Call
@@ -54,6 +55,41 @@ def called(of: Any, number: Any, subject_id: int, *, answered: bool = True, **fi
             "answered_at": NOON if answered else None, "duration_s": 60 if answered else 0, **fields,
         },
     )  # fmt: skip
+
+
+def test_jobs_without_a_technician_are_counted_by_their_last_reason(desk):
+    gas = make.service_type(desk.organization, "gas", name="Gas")
+    for reasons, status, fields in (
+        (["provider_down", "exhausted"], "pending", {}), (["exhausted"], "cancelled", {}),
+        (["no_position"], "pending", {"service_type": gas}), ([], "cancelled", {}), ([], "dispatching", {}),
+    ):  # fmt: skip
+        job = received(desk, 18, **fields)
+        reason, due_at = (reasons or [""])[-1], NOON if status == "dispatching" else None
+        Job.objects.filter(pk=job.pk).update(status=status, pending_reason=reason, next_action_at=due_at)
+        for reason in reasons:
+            events.append(desk.organization.pk, "job.pending", job.pk, reason=reason)
+    served = received(desk, 19, after_s=60)
+    events.append(desk.organization.pk, "job.pending", served.pk, reason="exhausted")
+    earlier = received(desk, 18, day=DAY - timedelta(days=1))
+    events.append(desk.organization.pk, "job.pending", earlier.pk, reason="no_line")
+
+    def by_reason(query: str = "") -> dict[str, tuple[str, ...]]:
+        answer = desk.client.get(f"/reports/csv/?{SPAN}&by=unserved{query}")
+        rows = csv.DictReader(io.StringIO(read_stream(answer).removeprefix("\ufeff")))
+        return {
+            row["reason"]: tuple(row[of] for of in ("jobs", "jobs_before", "share", "open", "canceled"))
+            for row in rows
+        }
+
+    assert by_reason() == {
+        "Nobody accepted": ("2", "0", "0.3333", "1", "1"),
+        "Address not found": ("1", "0", "0.1667", "1", "0"),
+        "Canceled while technicians were called": ("1", "0", "0.1667", "0", "1"),
+        "Technicians are still being called": ("1", "0", "0.1667", "1", "0"),
+        "No line became free": ("0", "1", "0.0", "0", "0"),
+    }
+    assert list(by_reason(f"&service={gas.code}")) == ["Address not found"]
+    assert "Not assigned, by reason" in desk.see(f"/reports/?{SPAN}")
 
 
 def test_technicians_by_offers_answers_and_jobs(desk):

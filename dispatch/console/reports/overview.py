@@ -22,6 +22,7 @@ from dispatch.console.reports.tables import (
     Tile,
     make_tile,
 )
+from dispatch.console.reports.unserved import build_unserved
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 
@@ -48,11 +49,13 @@ def build(organization: Organization, period: Period, filters: Filters) -> Repor
     past = period.previous
     before = build_report(organization, past.first, past.last, filters.service)
     spend = build_spend(organization, period.first, period.last)
+    unserved = build_unserved(organization, period, filters.service_id, now.total.jobs)
     return Report(
         tiles=_tiles(now.total, before.total),
         charts=_charts(now.days, before.days),
         tables=[
             Table("service", mark("By service"), mark("Service"), COLUMNS, [_row(one) for one in now.services]),
+            unserved,
             Table("day", mark("By day"), mark("Day"), COLUMNS, [_row(one) for one in now.days]),
             Table("spend", mark("Cost of calls and texts by day"), mark("Day"), SPEND_COLUMNS, _costs(spend.days)),
         ],
