@@ -8,6 +8,7 @@ OUTBOX_TOKEN_KEYS. Every key in the list is accepted, so that keys can be rotate
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import json
@@ -25,6 +26,7 @@ HTTP = "HTTP"
 KEYS = ("id", "poolCode", "authToken", "mediationType", "mediationTarget", "messageGroupId")
 # Longer than any valid pointer; longer input is not parsed.
 MAX_LENGTH = 16_384
+_encode = json.JSONEncoder(separators=(",", ":")).encode
 
 
 class BadPointer(ValueError):
@@ -51,7 +53,7 @@ class MessagePointer:
 
     def to_json(self) -> str:
         """Return one line of JSON with exactly the six keys."""
-        return json.dumps({name: getattr(self, name) for name in KEYS}, separators=(",", ":"))
+        return _encode({name: getattr(self, name) for name in KEYS})
 
     @classmethod
     def from_json(cls, text: str | bytes) -> MessagePointer:
@@ -120,11 +122,14 @@ def _keys() -> list[bytes]:
 
     If there are none, derive them from SECRET_KEY and SECRET_KEY_FALLBACKS.
     """
-    configured = [key.encode() for key in settings.OUTBOX_TOKEN_KEYS if key]
-    if configured:
-        return configured
-    secrets = [settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS]
-    return [hmac.digest(secret.encode(), b"dispatch.outbox.token", "sha256") for secret in secrets]
+    return _keys_of(tuple(settings.OUTBOX_TOKEN_KEYS), (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS))
+
+
+# Deriving a key for each message would also release the interpreter lock for each.
+@functools.lru_cache(maxsize=4)
+def _keys_of(configured: tuple[str, ...], secrets: tuple[str, ...]) -> list[bytes]:
+    keys = [key.encode() for key in configured if key]
+    return keys or [hmac.digest(secret.encode(), b"dispatch.outbox.token", "sha256") for secret in secrets]
 
 
 def _sign(key: bytes, message_id: object, epoch: int, expires: int) -> str:

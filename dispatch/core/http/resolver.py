@@ -28,10 +28,14 @@ MAX_KNOWN = 4096
 
 @dataclass
 class Lookup:
-    """The request for which names are looked up: its organization (0: none), and whether it waits for a share."""
+    """The request for which names are looked up: its organization (0: none), and whether it waits for a share.
+
+    `sent` is whether its sending began: until then, the target cannot have seen it.
+    """
 
     key: int = 0
     is_waiting: bool = False
+    sent: bool = False
 
 
 # The request of the current task. Tasks that aiohttp starts for it inherit the value.

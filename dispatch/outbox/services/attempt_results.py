@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db import transaction
 
 from dispatch.core import clock, fault_injection
+from dispatch.core.db.prepared import arrays, booleans, floats, integers, texts, timestamps
 from dispatch.outbox import metrics, sql
 from dispatch.outbox.rules import responses as rules
 from dispatch.outbox.rules.responses import Verdict
@@ -145,8 +146,6 @@ def _ending(result: AttemptResult, now: datetime) -> Ending:
 
 
 def _record(results: Sequence[AttemptResult], in_time: set[int]) -> None:
-    names = ("organizations", "ids", "numbers", "epochs", "urls", "starts", "ends", "elapsed", "outcomes", "codes",
-             "answers", "classes", "errors", "spents", "lates")  # fmt: skip
     values = [
         (
             r.call.organization_id, r.call.id, r.call.number, r.call.epoch, r.call.url, r.started_at, r.ended_at,
@@ -156,4 +155,9 @@ def _record(results: Sequence[AttemptResult], in_time: set[int]) -> None:
         for r in results
     ]  # fmt: skip
     metrics.late.inc(len(results) - len(in_time))
-    sql.execute(sql.ADD_ATTEMPTS, dict(zip(names, sql.columns(values, len(names)), strict=True)))
+    given = arrays(
+        values, organizations=integers, ids=integers, numbers=integers, epochs=integers, urls=texts,
+        starts=timestamps, ends=timestamps, elapsed=floats, outcomes=texts, codes=integers, answers=texts,
+        classes=texts, errors=texts, spents=booleans, lates=booleans,
+    )  # fmt: skip
+    sql.execute(sql.ADD_ATTEMPTS, given)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
 import structlog
 from django.conf import settings
@@ -15,6 +14,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import transaction
 
 from dispatch.core import clock, fault_injection
+from dispatch.core.db.prepared import arrays, integers
 from dispatch.outbox import metrics, sql
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.rules.admission import Circuit
@@ -135,7 +135,7 @@ def start_attempts(
     waits: list[tuple[_Row, str]] = []
     expired: list[_Row] = []
     with transaction.atomic(), sql.pipeline(one_plan=True):
-        given = sql.fetch_all(sql.START_READ, {"ids": [message_id for message_id, _ in pointers]})
+        given = sql.fetch_all(sql.START_READ, {"ids": integers(message_id for message_id, _ in pointers)})
         read = {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), *row[23:27])) for row in given}
         ready: list[_Row] = []
         for message_id, epoch in dict.fromkeys(pointers):
@@ -187,8 +187,9 @@ def renew_leases(calls: Sequence[DeliveryAttempt]) -> dict[int, float]:
     An attempt that has lost its lease is missing from the result.
     """
     asked = ticks()
-    given = {"ids": [c.id for c in calls], "epochs": [c.epoch for c in calls], "lease": settings.OUTBOX_LEASE_S}
-    return {row[0]: asked + settings.OUTBOX_LEASE_S for row in sql.fetch_all(sql.RENEW, given)}
+    given = arrays([(call.id, call.epoch) for call in calls], ids=integers, epochs=integers)
+    renewed = sql.fetch_all(sql.RENEW, {**given, "lease": settings.OUTBOX_LEASE_S})
+    return {row[0]: asked + settings.OUTBOX_LEASE_S for row in renewed}
 
 
 def _closed(row: _Row, now: datetime) -> str:
@@ -221,13 +222,10 @@ def _start(
             taken.append((row, assigned.slot))
     if not taken:
         return []
-    given: dict[str, Any] = dict(
-        zip(
-            ("ids", "epochs", "pools", "slots"),
-            sql.columns([(row.id, row.epoch, row.pool_id, slot) for row, slot in taken], 4),
-            strict=True,
-        )
-    )
+    given = arrays(
+        [(row.id, row.epoch, row.pool_id, slot) for row, slot in taken],
+        ids=integers, epochs=integers, pools=integers, slots=integers,
+    )  # fmt: skip
     started = sql.fetch_all(sql.START, {**given, "from": "QUEUED", "now": now, "lease": settings.OUTBOX_LEASE_S})
     numbers = {message_id: number for message_id, number, _ in started}
     for _, _, queued_at in started:
@@ -251,8 +249,7 @@ def _build_attempt(
 
 def hold_queued(pointers: Sequence[tuple[int, int]], seconds: float) -> None:
     """Record that this process has the pointers, (id, epoch), of these QUEUED messages for `seconds`."""
-    ids, epochs = sql.columns(pointers, 2)
-    sql.execute(sql.HOLD_QUEUED, {"ids": ids, "epochs": epochs, "seconds": seconds})
+    sql.execute(sql.HOLD_QUEUED, {**arrays(pointers, ids=integers, epochs=integers), "seconds": seconds})
 
 
 # Endpoints as last read, by id, with the version of their row: decrypting secrets is expensive.

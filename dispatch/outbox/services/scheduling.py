@@ -14,6 +14,7 @@ from django.conf import settings
 from django.db import transaction
 
 from dispatch.core import clock
+from dispatch.core.db.prepared import arrays, booleans, integers, texts, timestamps
 from dispatch.outbox import sql
 from dispatch.outbox.pointer import group_hash
 from dispatch.outbox.rules.admission import AdmissionState, Circuit, Pool, TargetState
@@ -48,13 +49,13 @@ class _Head:
 def lock_groups(group_ids: Iterable[int]) -> None:
     """Lock the groups, ordered by id. Call it before changing ordered messages."""
     if ids := sorted(set(group_ids)):
-        sql.execute(sql.LOCK_GROUPS, {"ids": ids})
+        sql.execute(sql.LOCK_GROUPS, {"ids": integers(ids)})
 
 
 def try_lock_groups(group_ids: Iterable[int]) -> set[int]:
     """Lock the groups that no other transaction has locked, without waiting; return their ids."""
     ids = sorted(set(group_ids))
-    return {row[0] for row in sql.fetch_all(sql.TRY_LOCK_GROUPS, {"ids": ids})} if ids else set()
+    return {row[0] for row in sql.fetch_all(sql.TRY_LOCK_GROUPS, {"ids": integers(ids)})} if ids else set()
 
 
 def reschedule_groups(group_ids: Iterable[int], now: datetime) -> None:
@@ -228,9 +229,8 @@ def _heads(group_ids: Sequence[int], now: datetime) -> list[_Head]:
 def _request_claims(chosen: list[tuple[int, int]], now: datetime) -> Callable[[], list[Claim]]:
     if not chosen:
         return list
-    ids, pools = sql.columns(chosen, 2)
-    place = {message_id: number for number, message_id in enumerate(ids)}
-    fetch_rows = sql.fetch_later(sql.CLAIM, {"ids": ids, "pools": pools, "now": now})
+    place = {message_id: number for number, (message_id, _) in enumerate(chosen)}
+    fetch_rows = sql.fetch_later(sql.CLAIM, {**arrays(chosen, ids=integers, pools=integers), "now": now})
     return lambda: [claim_of(row, now) for row in sorted(fetch_rows(), key=lambda row: place[row[0]])]
 
 
@@ -253,11 +253,11 @@ def _save(heads: list[_Head], claimed: set[int], now: datetime) -> None:
         if (wake_at, head.held_by, since) != (head.wake_at, head.blocked_by, head.blocked_since) or wake_at:
             changed.append((head.group_id, wake_at, head.target_id, head.held_by, since))
     if changed:
-        ids, wakes, targets, blockers, sinces = sql.columns(sorted(changed, key=lambda row: row[0]), 5)
-        sql.execute(
-            sql.SAVE_GROUPS,
-            {"ids": ids, "wakes": wakes, "targets": targets, "blockers": blockers, "sinces": sinces},
+        changed.sort(key=lambda row: row[0])
+        given = arrays(
+            changed, ids=integers, wakes=timestamps, targets=integers, blockers=integers, sinces=timestamps
         )
+        sql.execute(sql.SAVE_GROUPS, given)
 
 
 def _wake_at(head: _Head, claimed: set[int], now: datetime) -> datetime | None:
@@ -331,14 +331,15 @@ def end_messages_later(
     endings: Sequence[Ending], from_statuses: list[str], now: datetime
 ) -> Callable[[], dict[int, str]]:
     """Send the request of `end_messages`; the returned function waits for the result."""
-    names = ("ids", "epochs", "statuses", "dues", "spents", "lapses", "errors", "waits", "verbs",
-             "deferrals")  # fmt: skip
     values = [
         (e.id, e.epoch, e.status, e.due_at, e.spent, e.lapsed, e.error[:300], e.waiting_for[:40], e.verb,
          e.is_deferral)
         for e in endings
     ]  # fmt: skip
-    given: dict[str, Any] = dict(zip(names, sql.columns(values, len(names)), strict=True))
+    given = arrays(
+        values, ids=integers, epochs=integers, statuses=texts, dues=timestamps, spents=integers, lapses=integers,
+        errors=texts, waits=texts, verbs=texts, deferrals=booleans,
+    )  # fmt: skip
     answer = sql.fetch_later(sql.END, {**given, "from": from_statuses, "error": "ERROR", "now": now})
     return lambda: dict(answer())
 

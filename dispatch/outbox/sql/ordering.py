@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from dispatch.core.db.prepared import DB_NOW, EVENTS
+from dispatch.core.db.prepared import DB_NOW, EVENTS, integers
 
 ADD_GROUPS = """
 INSERT INTO outbox_messagegroup (organization_id, endpoint_id, name, key, created_at)
@@ -95,7 +95,7 @@ def heads_of(group_ids: Sequence[int], now: datetime) -> dict[str, Any]:
     ERROR is a parameter, not a literal, so that the planner can use only the index `message_order`: the index of
     all errors, few at planning time, may hold thousands at run time.
     """
-    return {"ids": list(group_ids), "now": now, "error": "ERROR"}
+    return {"ids": integers(group_ids), "now": now, "error": "ERROR"}
 
 
 SAVE_GROUPS = """
