@@ -1,4 +1,6 @@
-"""Measure the scheduler: runs that are all due at once, lateness among a million other runs, cost of its query.
+"""Measure the scheduler: runs that are all due at once, lateness among many other runs, cost of its query.
+
+BENCH_STORED sets how many other runs there are, one million by default.
 
 The processes are those of `make up`: a dispatcher with the executor, a worker of the kind, a status worker. The
 work itself is a no-op; the overhead is measured, from the trigger time to the recorded outcome.
@@ -7,6 +9,7 @@ work itself is a no-op; the overhead is measured, from the trigger time to the r
 from __future__ import annotations
 
 import json
+import os
 import random
 import sys
 import time
@@ -37,7 +40,7 @@ from tests.support.processes import environment
 from tests.support.waiting import wait_until
 
 AT_ONCE = 100_000
-STORED = 1_000_000
+STORED = int(os.environ.get("BENCH_STORED", "1000000"))
 PUNCTUAL, OVER_S = 500, 10.0
 QUEUE = f"dispatch-{NAME}-queue"
 
@@ -46,38 +49,42 @@ def run() -> Iterator[Result]:
     kinds.register(KIND)
     settings.SCHEDULE_KIND_QUEUES[NAME] = QUEUE
     settings.RQ_QUEUES.setdefault(QUEUE, dict(settings.RQ_QUEUES[settings.SCHEDULE_STATUS_QUEUE]))
+    settings.LIMIT_SCHEDULES = max(settings.LIMIT_SCHEDULES, 2 * STORED)
     organization = factories.organization("Copper State HVAC")
     _store(organization, 10_000)
     before = _question_ms()
-    yield from _all_at_once(organization)
+    yield from _all_at_once(organization, 10_000)
     _store(organization, STORED - 10_000)
     after = _question_ms()
     yield Result("executor's question, 100 due, 10,000 runs stored", before, "ms")
-    yield Result("executor's question, 100 due, 1,000,000 runs stored", after, "ms")
+    yield Result(f"executor's question, 100 due, {STORED:,} runs stored", after, "ms")
     yield Result("the same, as a multiple", after / before, "times", "<= 1.5")
+    yield from _all_at_once(organization, STORED)
     yield from _punctual(organization)
 
 
-def _all_at_once(organization: Organization) -> Iterator[Result]:
-    _store(organization, AT_ONCE, name="at once")
+def _all_at_once(organization: Organization, among: int) -> Iterator[Result]:
+    name = f"at once among {among}"
+    _store(organization, AT_ONCE, name=name)
     with _site():
-        due = _bring_forward("at once", timedelta(seconds=3))
-        wait_until(lambda: _left("at once") == 0, 600, lambda: f"{_left('at once')} are left", interval=0.5)
+        due = _bring_forward(name, timedelta(seconds=3))
+        wait_until(lambda: _left(name) == 0, 600, lambda: f"{_left(name)} are left", interval=0.5)
     with connection.cursor() as cursor:
         cursor.execute(
             "SELECT count(*), max(r.ended_at) FROM schedules_run r "
-            "JOIN schedules_schedule s ON s.id = r.schedule_id WHERE s.name = 'at once' AND r.status = 'succeeded'"
+            "JOIN schedules_schedule s ON s.id = r.schedule_id WHERE s.name = %s AND r.status = 'succeeded'",
+            [name],
         )
         count, ended = cursor.fetchone()
     assert count == AT_ONCE, f"{count} of {AT_ONCE} succeeded"
     seconds = (ended - due).total_seconds()
-    yield Result(f"{AT_ONCE:,} runs due at once, outcome recorded", AT_ONCE / seconds, "runs/s", ">= 1000")
+    yield Result(f"{AT_ONCE:,} runs due at once among {among:,}, recorded", AT_ONCE / seconds, "runs/s", ">= 5000")
 
 
 def _punctual(organization: Organization) -> Iterator[Result]:
     """Due one by one, at random moments of ten seconds."""
     with _site():
-        start = clock.now() + timedelta(seconds=3)
+        start = clock.now() + timedelta(seconds=20)  # the runs must not start before they have their moments
         chance = random.Random(7)
         moments = [start + timedelta(seconds=chance.uniform(0, OVER_S)) for _ in range(PUNCTUAL)]
         schedules.create_schedules(
@@ -138,6 +145,7 @@ def _store(organization: Organization, count: int, name: str = "stored") -> date
     now = clock.now()
     first = now + timedelta(days=1)
     with connection.cursor() as cursor:
+        cursor.execute("SET session_replication_role = replica")  # ten million checks of foreign keys take minutes
         cursor.execute(
             """
             WITH made AS (
@@ -165,6 +173,7 @@ def _store(organization: Organization, count: int, name: str = "stored") -> date
                 "count": count, "shards": SHARDS,
             },
         )  # fmt: skip
+        cursor.execute("RESET session_replication_role")
     return first
 
 
@@ -182,6 +191,7 @@ def _bring_forward(name: str, by: timedelta) -> datetime:
         )
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE schedules_run, schedules_schedule")
+        cursor.execute("CHECKPOINT")  # what loading them left to be written is not what is measured
     return max(due, clock.now())
 
 
