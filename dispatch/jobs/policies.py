@@ -6,14 +6,18 @@ from typing import Any
 
 from django.conf import settings
 
+from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
 from dispatch.jobs import sql
 from dispatch.jobs.models import DispatchPolicy, Job
 from dispatch.jobs.rules import CascadePolicy, Preferences, effective_policy, policy_problems
+from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.jobs.rules.policy import FIELDS
 from dispatch.jobs.rules.quiet_hours import FIELDS as QUIET_FIELDS
 from dispatch.jobs.rules.quiet_hours import QuietHours
+from dispatch.jobs.rules.workload import job_time
 from dispatch.jobs.sql import Skills
+from dispatch.technicians.rules import JobTime
 
 
 def for_service_type(organization_id: int, service_type_id: int | None) -> CascadePolicy:
@@ -30,6 +34,14 @@ def for_new_job(organization_id: int, service_type_id: int | None) -> tuple[Casc
 def preferences_of(job: Job, skills: Skills) -> Preferences:
     """Return what the job prefers: skills of its service type, and the customer's technician."""
     return Preferences(skills.preferred, job.preferred_technician_id)
+
+
+def time_of(job: Job, minutes: int | None, window: ArrivalWindow | None = None) -> JobTime:
+    """Return when the job would occupy a technician, in a new arrival window if one is given.
+
+    `minutes`: the usual duration of its service type.
+    """
+    return job_time(window or job.arrival_window, job.expected_minutes or minutes, clock.now())
 
 
 def quiet_hours(organization_id: int, service_type_id: int | None) -> QuietHours:

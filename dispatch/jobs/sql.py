@@ -30,8 +30,8 @@ FROM jobs_offer o JOIN jobs_job j ON j.id = o.job_id WHERE o.id = %s
 # A job that waits for a line is polled about every second; a job overdue by this much (seconds) is not polled.
 UNATTENDED_S = 5.0
 
-# Technicians whose live offer is not pending, whose pending offer is not their live one, or whose count of open
-# jobs differs from their assigned jobs.
+# Technicians whose live offer is not pending, whose pending offer is not their live one, whose count of open jobs
+# differs from their assigned jobs, or whose planned times differ from those of these jobs.
 _DRIFTED = """
 SELECT id FROM (
 SELECT t.id FROM technicians_technician t
@@ -45,9 +45,19 @@ WHERE o.status = 'pending' AND t.live_offer_id IS DISTINCT FROM o.id
 UNION
 SELECT j.technician_id FROM jobs_job j JOIN technicians_technician t ON t.id = j.technician_id
 WHERE j.status = 'assigned' AND t.open_jobs = 0
+UNION
+SELECT t.id FROM technicians_technician t
+WHERE t.planned_times IS NOT NULL AND t.planned_times IS DISTINCT FROM jobs_planned_times(t.id)
+UNION
+SELECT t.id FROM (
+    SELECT DISTINCT technician_id FROM jobs_job WHERE status = 'assigned' AND window_start IS NOT NULL
+) j JOIN technicians_technician t ON t.id = j.technician_id
+WHERE t.planned_times IS NULL
 ) drifted WHERE NOT id = ANY(%(but)s::bigint[])
 LIMIT %(limit)s
 """
+
+_PLANNED_TIMES = "SELECT jobs_planned_times(%s)"
 
 # Calls of pending offers whose end, progress or answer the offer does not show, oldest first.
 _SILENT_CALLS = """
@@ -154,9 +164,11 @@ def mark_submission_processed(submission_id: int) -> bool:
 
 # The skills that a service type requires (without name), and those that it prefers.
 _SKILLS = """
-SELECT skill_id, NULL FROM jobs_servicetype_required_skills WHERE servicetype_id = %(id)s
+SELECT skill_id, NULL, NULL FROM jobs_servicetype_required_skills WHERE servicetype_id = %(id)s
 UNION ALL
-SELECT preferred.skill_id, skill.name FROM jobs_servicetype_preferred_skills preferred
+SELECT NULL, NULL, expected_minutes FROM jobs_servicetype WHERE id = %(id)s
+UNION ALL
+SELECT preferred.skill_id, skill.name, NULL FROM jobs_servicetype_preferred_skills preferred
 JOIN technicians_skill skill ON skill.id = preferred.skill_id WHERE preferred.servicetype_id = %(id)s
 ORDER BY 1
 """
@@ -169,11 +181,21 @@ ORDER BY service_type_id NULLS LAST
 """
 
 
+def planned_times(technician_id: int) -> list[Any] | None:
+    """Return when the technician's open jobs with an arrival window take place, as the trigger determines it."""
+    ranges: list[Any] | None = prepared.fetch_all(_PLANNED_TIMES, [technician_id])[0][0]
+    return ranges
+
+
 class Skills(NamedTuple):
-    """The skills of a service type: ids of the required ones, and id → name of the preferred ones."""
+    """The skills of a service type: ids of the required ones, and id → name of the preferred ones.
+
+    `minutes`: how long its work usually takes, if known.
+    """
 
     required: list[int]
     preferred: dict[int, str]
+    minutes: int | None = None
 
 
 def policy_chain(organization_id: int, service_type_id: int | None) -> tuple[list[dict[str, Any]], Skills]:
@@ -186,8 +208,9 @@ def policy_chain(organization_id: int, service_type_id: int | None) -> tuple[lis
 
 def _skills_of(rows: Sequence[Sequence[Any]]) -> Skills:
     return Skills(
-        [skill_id for skill_id, name in rows if name is None],
-        {skill_id: name for skill_id, name in rows if name is not None},
+        [skill_id for skill_id, name, _ in rows if skill_id is not None and name is None],
+        {skill_id: name for skill_id, name, _ in rows if name is not None},
+        next((minutes for skill_id, _, minutes in rows if skill_id is None), None),
     )
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.fields import ArrayField, DateTimeRangeField
 from django.core.validators import MaxValueValidator, MinValueValidator
 from django.db import models
 from django.db.models import Q
@@ -61,11 +61,15 @@ class Technician(OwnedModel):
         blank=True,
         help_text="Maximum distance of jobs. Leave empty to use the policy's.",
     )
-    max_open_jobs = models.PositiveSmallIntegerField(default=1)
+    max_open_jobs = models.PositiveSmallIntegerField(
+        default=1, help_text="At the same time: open jobs with an arrival window at another time don't count."
+    )
     on_duty = models.BooleanField(default=True)
     is_active = models.BooleanField(default=True)
 
     open_jobs = models.PositiveSmallIntegerField(default=0, editable=False)
+    # When the open jobs with an arrival window take place; maintained by a trigger on jobs. None: no such jobs.
+    planned_times = ArrayField(DateTimeRangeField(), null=True, editable=False)
     live_offer_id = models.BigIntegerField(null=True, editable=False)
     last_offered_at = models.DateTimeField(null=True, editable=False)
     link_version = models.PositiveIntegerField(
@@ -108,6 +112,18 @@ class Technician(OwnedModel):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def open_jobs_later(self) -> int:
+        """The number of open jobs that are planned for later, which leave their place free now."""
+        now = clock.now()
+        return min(self.open_jobs, sum(span.lower > now for span in self.planned_times or ()))
+
+    @property
+    def workload_words(self) -> str:
+        """The open jobs against the limit, such as "1 of 2, 3 later"."""
+        later = self.open_jobs_later
+        return f"{self.open_jobs - later} of {self.max_open_jobs}" + (f", {later} later" if later else "")
 
     def clean(self) -> None:
         if self.organization_id is not None:

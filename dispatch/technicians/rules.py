@@ -43,13 +43,28 @@ _IN_SUM: dict[str, str] = {
 }
 
 
+# The speed of a drive whose duration is unknown, on the straight line (meters per second, about 40 km/h).
+USUAL_SPEED = 11.0
+
+
+class JobTime(NamedTuple):
+    """When a job occupies a technician, without the drives before and after it.
+
+    `is_planned`: it has an arrival window, so it need not take place now.
+    """
+
+    begin: datetime
+    end: datetime
+    is_planned: bool = False
+
+
 @dataclass(frozen=True)
 class Facts:
     """The facts behind the text of a reason.
 
     Distances are in meters. `local_now`: the time in the shifts' time zone. `hours`: spans of the week (see
     `week_spans`). `missing`: names of the missing skills. `misses`: missed calls in a row. `travel_s`: the drive
-    in seconds, if known.
+    in seconds, if known. `open_jobs`: those at the same time. `is_planned`: that time need not be now.
     """
 
     distance_m: int
@@ -64,6 +79,7 @@ class Facts:
     local_now: datetime
     misses: int = 0
     travel_s: int | None = None
+    is_planned: bool = False
 
 
 def verdict_of(code: str) -> str:
@@ -92,6 +108,7 @@ def reason_words(code: str, facts: Facts) -> str:
             words = _off_shift(facts)
         case "at_limit":
             words = f"{facts.open_jobs} of {facts.max_open_jobs} open job{'' if facts.max_open_jobs == 1 else 's'}"
+            words += " at that time" if facts.is_planned else ""
         case "inactive":
             words = "no longer active"
         case _:

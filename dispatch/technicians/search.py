@@ -17,6 +17,7 @@ from dispatch.technicians.fields import spans_of
 from dispatch.technicians.h3_cells import spans_around
 from dispatch.technicians.models import Skill, Technician
 from dispatch.technicians.road_times import Position
+from dispatch.technicians.rules import JobTime
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Nearby:
     """A technician relative to a location.
 
     `distance_m` is in meters, as a straight line; `travel_s` is the drive in seconds, if known. `verdict` is `in`,
-    `deferred` or `out`. `code` is a reason code of `rules`; `reason` is its text in the organization's unit.
+    `deferred` or `out`. `open_jobs`: those that count toward the limit at the time of the search. `code` is a
+    reason code of `rules`; `reason` is its text in the organization's unit.
     """
 
     technician_id: int
@@ -95,11 +97,19 @@ class _Row(NamedTuple):
 
 
 def find_nearby(
-    organization: Organization, lat: float, lng: float, *, radius_m: int, skill_ids: Iterable[int], limit: int = 50
+    organization: Organization,
+    lat: float,
+    lng: float,
+    *,
+    radius_m: int,
+    skill_ids: Iterable[int],
+    limit: int = 50,
+    during: JobTime | None = None,
 ) -> NearResult:
     """Find the technicians within `radius_m` meters of a position in degrees, and their eligibility.
 
-    Eligible technicians have all of `skill_ids`. Ties in distance go to the lower id.
+    Eligible technicians have all of `skill_ids`. `during`: when the job takes place (default: now); open jobs at
+    other times don't count toward a technician's limit. Ties in distance go to the lower id.
     """
     required = sorted(set(skill_ids))
     now = clock.now()
@@ -111,14 +121,14 @@ def find_nearby(
             "lows": [low for low, _ in spans],
             "highs": [high for _, high in spans],
             "limit": limit,
-            **_parameters(organization, lat, lng, radius_m, required, now),
+            **_parameters(organization, lat, lng, radius_m, required, now, during),
         },
     )
     rest: dict[str, int] = json.loads(results[0][-1]) if results else {}
     rows = [_Row(*columns[:-1]) for columns in results]
     for row in rows:
         rest[row.code] -= 1
-    considered = _describe_rows(rows, organization, Position(lat, lng), radius_m, required, now)
+    considered = _describe_rows(rows, organization, Position(lat, lng), radius_m, required, now, during=during)
     return NearResult(considered, {code: count for code, count in sorted(rest.items()) if count})
 
 
@@ -132,12 +142,13 @@ def check_fitness(
     organization: Organization | None = None,
     lock: bool = False,
     ranked: tuple[int, int | None] | None = None,
+    during: JobTime | None = None,
 ) -> Nearby:
     """Return one technician with their current eligibility, by the rules of the search.
 
     With `lock`, their row stays locked until the end of the caller's transaction. `organization`: the technician's
     organization, to save a query. `ranked`: their distance and drive in an earlier ranking; the drive counts
-    unless they have moved. Raises Technician.DoesNotExist.
+    unless they have moved. `during`: see `find_nearby`. Raises Technician.DoesNotExist.
     """
     required = sorted(set(skill_ids))
     if organization is None:
@@ -146,13 +157,13 @@ def check_fitness(
     if organization is None:
         raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
     now = clock.now()
-    parameters = _parameters(organization, lat, lng, radius_m, required, now)
+    parameters = _parameters(organization, lat, lng, radius_m, required, now, during)
     results = _run(sql.ONE_LOCKED if lock else sql.ONE, {"technician_id": technician_id, **parameters})
     if not results:
         raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
-    return _describe_rows([_Row(*results[0])], organization, Position(lat, lng), radius_m, required, now, ranked)[
-        0
-    ]
+    place = Position(lat, lng)
+    rows = [_Row(*results[0])]
+    return _describe_rows(rows, organization, place, radius_m, required, now, ranked, during)[0]
 
 
 def load_road_times(
@@ -164,6 +175,7 @@ def load_road_times(
     skill_ids: Iterable[int],
     limit: int = 50,
     also: int | None = None,
+    during: JobTime | None = None,
 ) -> None:
     """Ask the OSRM server, if there is one, for the drives that a ranking of these technicians needs.
 
@@ -172,7 +184,10 @@ def load_road_times(
     """
     if not road_times.may_ask():
         return
-    nearby = find_nearby(organization, lat, lng, radius_m=radius_m, skill_ids=skill_ids, limit=limit).considered
+    result = find_nearby(
+        organization, lat, lng, radius_m=radius_m, skill_ids=skill_ids, limit=limit, during=during
+    )
+    nearby = result.considered
     positions = [Position(one.lat, one.lng) for one in nearby]
     if also is not None and all(one.technician_id != also for one in nearby):
         rows = Technician.objects.of(organization).filter(pk=also).values_list("lat", "lng")
@@ -187,17 +202,27 @@ def load_activities(organization: Organization, most: int) -> tuple[dict[str, in
     """
     now = clock.now()
     second = rules.week_second(now.astimezone(ZoneInfo(organization.time_zone)))
-    parameters = {"organization_id": organization.pk, "now": now, "week_second": second, "most": most}
+    parameters = {
+        "organization_id": organization.pk, "now": now, "week_second": second, "most": most, "job_begin": now,
+        "job_end": now,
+    }  # fmt: skip
     rows = _run(sql.ON_STRIP, parameters)
     return {row[5]: row[6] for row in rows}, [TechnicianActivity(*row[:6]) for row in rows]
 
 
 def _parameters(
-    organization: Organization, lat: float, lng: float, radius_m: int, skill_ids: list[int], now: datetime
+    organization: Organization,
+    lat: float,
+    lng: float,
+    radius_m: int,
+    skill_ids: list[int],
+    now: datetime,
+    during: JobTime | None,
 ) -> dict[str, Any]:
     second = rules.week_second(now.astimezone(ZoneInfo(organization.time_zone)))
     return {
         "lat": lat, "lng": lng, "radius_m": radius_m, "skill_ids": skill_ids, "now": now, "week_second": second,
+        "job_begin": during.begin if during else now, "job_end": during.end if during else now,
     }  # fmt: skip
 
 
@@ -213,6 +238,7 @@ def _describe_rows(
     required: list[int],
     now: datetime,
     ranked: tuple[int, int | None] | None = None,
+    during: JobTime | None = None,
 ) -> list[Nearby]:
     here = now.astimezone(ZoneInfo(organization.time_zone))
     names: dict[int, str] = {}
@@ -249,6 +275,7 @@ def _describe_rows(
                     hours=spans_of(row.hours),
                     local_now=now.astimezone(ZoneInfo(row.time_zone)) if row.time_zone else here,
                     travel_s=travel_s,
+                    is_planned=during is not None and during.is_planned,
                 ),
             ),
             skill_ids=tuple(row.skill_ids),

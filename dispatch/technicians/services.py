@@ -22,9 +22,11 @@ from dispatch.core.events import Actor
 from dispatch.technicians import rules, sql
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.technicians.pins import check_pin, is_pin_locked, set_pin
+from dispatch.technicians.rules import JobTime
 from dispatch.technicians.search import Nearby, NearResult, check_fitness, find_nearby, load_road_times
 
 __all__ = [
+    "JobTime",
     "NearResult",
     "Nearby",
     "add_open_job",
@@ -156,16 +158,21 @@ def remove_open_job(technician_id: int) -> None:
     Technician.objects.filter(pk=technician_id, open_jobs__gt=0).update(open_jobs=F("open_jobs") - 1)
 
 
-def repair_technician(technician_id: int, open_jobs: int, live_offer_id: int | None) -> bool:
-    """Set the counts that the jobs slice determined, under the row's lock. Return whether they differed.
+def repair_technician(
+    technician_id: int, open_jobs: int, live_offer_id: int | None, planned_times: list[Any] | None = None
+) -> bool:
+    """Set the counts and times that the jobs slice determined, under the row's lock. Return whether they differed.
 
     The caller must hold the row's lock while it counts (for example by `check_fitness(lock=True)`), so that the
     jobs don't change in between.
     """
     technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
-    if (technician.open_jobs, technician.live_offer_id) == (open_jobs, live_offer_id):
+    found = (technician.open_jobs, technician.live_offer_id, technician.planned_times)
+    if found == (open_jobs, live_offer_id, planned_times):
         return False
-    Technician.objects.filter(pk=technician_id).update(open_jobs=open_jobs, live_offer_id=live_offer_id)
+    Technician.objects.filter(pk=technician_id).update(
+        open_jobs=open_jobs, live_offer_id=live_offer_id, planned_times=planned_times
+    )
     return True
 
 

@@ -4,6 +4,7 @@ Relies on the index `technician_near` of `models.Technician`: (organization, cel
 """
 
 from dispatch.technicians.h3_cells import EARTH_RADIUS_M
+from dispatch.technicians.rules import USUAL_SPEED
 
 _DISTANCE = f"""
     2 * {EARTH_RADIUS_M} * asin(sqrt(least(1,
@@ -15,6 +16,16 @@ _OFF_SHIFT = """NOT t.hours @> CASE WHEN t.time_zone = '' THEN %(week_second)s E
             SELECT ((extract(isodow FROM l) - 1) * 86400 + floor(extract(epoch FROM l::time)))::int
             FROM (SELECT %(now)s::timestamptz AT TIME ZONE t.time_zone AS l) local
         ) END"""
+
+# The open jobs that count toward the limit: those at the time of the job, with the drive (seconds) before and
+# after it. A job without an arrival window always counts; one that should have ended takes until now at least.
+_AT_ONCE = """CASE WHEN t.planned_times IS NULL THEN t.open_jobs ELSE t.open_jobs - (
+            SELECT count(*)::int FROM unnest(t.planned_times) AS other
+            WHERE lower(other) > %(job_end)s::timestamptz + make_interval(secs => {drive_s})
+               OR greatest(upper(other), %(now)s::timestamptz)
+                  < %(job_begin)s::timestamptz - make_interval(secs => {drive_s})
+        ) END"""
+_AT_ONCE_HERE = _AT_ONCE.format(drive_s=f"t.distance_m / {USUAL_SPEED}")
 
 # The only definition of eligibility. The reason that is hardest to change comes first, so that the most
 # informative reason is shown. A technician with the code `on_another_offer` has no other obstacle. Hours are
@@ -29,18 +40,19 @@ _CODE = f"""
         WHEN NOT t.on_duty THEN 'off_duty'
         WHEN t.auto_paused_at IS NOT NULL THEN 'auto_paused'
         WHEN {_OFF_SHIFT} THEN 'off_shift'
-        WHEN t.open_jobs >= t.max_open_jobs THEN 'at_limit'
+        WHEN CASE WHEN t.open_jobs >= t.max_open_jobs THEN {_AT_ONCE_HERE} >= t.max_open_jobs END THEN 'at_limit'
         WHEN t.live_offer_id IS NOT NULL THEN 'on_another_offer'
         ELSE 'fit'
     END"""
 
 _JUDGED_BY = """t.id, t.is_active, t.skill_ids, t.radius_m, t.on_duty, t.hours, t.time_zone, t.open_jobs,
-        t.max_open_jobs, t.live_offer_id, t.auto_paused_at"""
+        t.max_open_jobs, t.planned_times, t.live_offer_id, t.auto_paused_at"""
 # Hours are selected only for technicians who are off shift: they are the slowest column to decode.
-_FIELDS = """
+_FIELDS = f"""
     t.id, t.organization_id, t.name, t.phone, t.lat, t.lng, t.skill_ids,
     CASE WHEN j.code = 'off_shift' THEN t.hours END AS hours,
-    t.radius_m, t.open_jobs, t.max_open_jobs, t.live_offer_id, t.last_offered_at, t.time_zone, t.misses_in_a_row"""
+    t.radius_m, {_AT_ONCE.format(drive_s=f"j.distance_m / {USUAL_SPEED}")}, t.max_open_jobs, t.live_offer_id,
+    t.last_offered_at, t.time_zone, t.misses_in_a_row"""
 
 # Every active technician within the radius gets a code. The nearest technicians who are in or deferred come first,
 # then the nearest who are out; ties go to the lower id. `totals` counts all of them by reason. The spans come from
@@ -75,9 +87,9 @@ ORDER BY j.code NOT IN ('fit', 'on_another_offer'), j.distance_m, j.id
 
 _ONE = """
 WITH found AS MATERIALIZED (SELECT * FROM technicians_technician WHERE id = %(technician_id)s{lock})
-SELECT {fields}, t.distance_m, j.code
+SELECT {fields}, j.distance_m, j.code
 FROM (SELECT t.*, {distance} AS distance_m FROM found t OFFSET 0) t
-CROSS JOIN LATERAL (SELECT {code} AS code OFFSET 0) j
+CROSS JOIN LATERAL (SELECT {code} AS code, t.distance_m OFFSET 0) j
 """
 # One technician by the same rules. ONE_LOCKED locks the row first, so that the code reflects the changes of the
 # lock's last holder. The lock still allows other sessions to write foreign keys to the row.
@@ -97,16 +109,19 @@ WHERE id = %(technician_id)s AND (live_offer_id IS NULL OR live_offer_id = %(off
 # The state of each active technician, independent of a job: the number per state and the first names of each.
 ON_STRIP = f"""
 WITH judged AS (
-    SELECT t.id, t.name, t.open_jobs, t.max_open_jobs, t.misses_in_a_row,
+    SELECT t.id, t.name, t.at_once AS open_jobs, t.max_open_jobs, t.misses_in_a_row,
         CASE
             WHEN t.live_offer_id IS NOT NULL THEN 'on_offer'
             WHEN NOT t.on_duty THEN 'off'
             WHEN t.auto_paused_at IS NOT NULL THEN 'auto_paused'
-            WHEN t.open_jobs > 0 THEN 'on_job'
+            WHEN t.at_once > 0 THEN 'on_job'
             WHEN {_OFF_SHIFT} THEN 'off_shift'
             ELSE 'available'
         END AS state
-    FROM technicians_technician t WHERE t.organization_id = %(organization_id)s AND t.is_active
+    FROM (
+        SELECT t.*, {_AT_ONCE.format(drive_s="0")} AS at_once FROM technicians_technician t
+        WHERE t.organization_id = %(organization_id)s AND t.is_active OFFSET 0
+    ) t
 ), placed AS (
     SELECT *, row_number() OVER (PARTITION BY state ORDER BY name, id) AS place,
         count(*) OVER (PARTITION BY state) AS n

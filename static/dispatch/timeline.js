@@ -11,7 +11,7 @@
   const STEP_MIN = 15;
   const FAR_PX = 5;
   const SECOND = 1000;
-  const UNKNOWN = { warnings: {}, others: "" }; // nothing is known about any technician
+  const UNKNOWN = { warnings: {}, others: "", limits: {} }; // nothing is known about any technician
   let page = null;
   let timer = 0;
   let fetching = false; // a refresh is in progress
@@ -225,6 +225,8 @@
       const known = drag.found.warnings[id];
       if (known) said.push(known);
       else if (known === undefined && drag.found.others) said.push(drag.found.others);
+      const full = known ? "" : limitWords(drag.found.limits[id], begin, end);
+      if (full) said.push(full);
     }
     for (const bar of target.querySelectorAll(".bar-job:not(.off)")) {
       if (bar === drag.part) continue;
@@ -236,6 +238,15 @@
     if (shifts.length && !shifts.some((one) => { const box = one.getBoundingClientRect(); return box.left <= mine.left + 1 && box.right >= mine.right - 1; })) said.push("outside the shift");
     const text = said.join(", ");
     return text && text[0].toUpperCase() + text.slice(1);
+  }
+
+  /* Say that the technician is at their limit at the time of the drop. Jobs without an arrival window always count. */
+  function limitWords(workload, begin, end) {
+    if (!workload) return "";
+    const last = end + windowMinutes(drag) * 60 + workload.drive_s;
+    const later = workload.planned.filter(([from, until]) => from > last || until < begin - workload.drive_s).length;
+    const count = workload.open - later;
+    return count >= workload.max ? `${count} of ${workload.max} open job${workload.max === 1 ? "" : "s"} at that time` : "";
   }
 
   function clock(time) {

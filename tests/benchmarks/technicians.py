@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator
-from datetime import time
+from datetime import time, timedelta
 from typing import Any
 
 from django.db import connection
 
 from accounts.models import Organization
+from dispatch.core import clock
 from dispatch.technicians import rules, search, services
 from dispatch.technicians.h3_cells import cell_of
 from dispatch.technicians.models import Skill, Technician
@@ -106,6 +107,7 @@ def people(chance: random.Random) -> tuple[list[Organization], Organization]:
         rules.week_spans([(day, time(18), time(6)) for day in range(7)]),
         rules.week_spans([(day, time(0), time(0)) for day in range(7)]),
     ]
+    tomorrow = clock.now() + timedelta(days=1)
     owners = [small[n % SMALL_ONES] for n in range(OF_SMALL_ONES)] + [big] * OF_THE_BIG_ONE
     chance.shuffle(owners)  # as rows come in over the years: the neighbours of a page are strangers
 
@@ -126,6 +128,7 @@ def people(chance: random.Random) -> tuple[list[Organization], Organization]:
             live_offer_id=chance.choice([None] * 9 + [n]),
             radius_m=chance.choice([None, None, 15_000, 30_000]),
             time_zone=chance.choice(["", "", "America/Denver"]),
+            planned_times=chance.choice([None, None, [(tomorrow, tomorrow + timedelta(hours=3))]]),
         )
 
     Technician.objects.bulk_create((one(n, of) for n, of in enumerate(owners, 1)), batch_size=5000)

@@ -21,7 +21,7 @@ from dispatch.console.reports.tables import describe_change
 from dispatch.core import events
 from dispatch.jobs.models import Job, Offer, Submission
 from dispatch.leads.models import Campaign, Lead
-from dispatch.telephony.models import Call
+from dispatch.telephony.models import Call, InboundCall
 from tests.console.streams import read_stream
 from tests.console.test_board import Desk
 from tests.console.test_reports import DAY, received
@@ -125,6 +125,36 @@ def test_numbers_by_calls_answers_and_cost(desk):
     assert (Decimal(row["cost_usd"]), Decimal(row["cost_eur"])) == (Decimal("0.02"), 1)
     assert table(desk, "numbers", "purpose=offer") == []
     assert len(table(desk, "numbers", "purpose=banana")) == 1
+
+
+def rang(number: Any, *, purpose: str = "", **fields: Any) -> InboundCall:
+    return InboundCall.objects.create(
+        organization=number.organization, account=number.account, number=number, sid=f"CA{make.phone()}",
+        from_phone=make.phone(), purpose=purpose,
+        **{"status": "completed", "created_at": NOON, "ended_at": NOON, "duration_s": 30, **fields},
+    )  # fmt: skip
+
+
+def test_incoming_calls_of_numbers_are_beside_outgoing_ones(desk):
+    number, quiet = make.number(desk.organization, max_channels=9, name="Main"), make.number(desk.organization)
+    stranger = make.number(make.organization("Elsewhere"))
+    called(desk.organization, number, 1, price=Decimal("0.02"), price_unit="USD")
+    rang(number, purpose="offer", price=Decimal("0.01"), price_unit="USD")
+    rang(number, purpose="customer", duration_s=90)
+    rang(number, duration_s=None, ended_at=None)
+    rang(quiet)
+    rang(quiet, created_at=NOON - timedelta(days=1))
+    rang(stranger)
+    main, other = table(desk, "numbers")
+    names = ("calls", "incoming_calls", "incoming_answered", "incoming_missed", "incoming_talk_s")
+    assert [main[name] for name in names] == ["1", "3", "2", "1", "120"]
+    assert [other[name] for name in names] == ["0", "1", "0", "1", "30"]
+    assert (Decimal(main["cost_usd"]), Decimal(main["incoming_cost_usd"])) == (Decimal("0.02"), Decimal("0.01"))
+    page = desk.see(f"/reports/numbers/?{SPAN}")
+    assert "Incoming missed" in page
+    assert "Cost of incoming calls USD" in page
+    (row,) = table(desk, "numbers", "purpose=lead")
+    assert "incoming_calls" not in row
 
 
 def test_campaigns_by_calls_and_outcomes(desk):

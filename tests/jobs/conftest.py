@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from dispatch.jobs import sql
 from dispatch.jobs.models import Job, Offer
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
@@ -28,6 +29,7 @@ def promises_hold(floor: Floor) -> None:
         live = Offer.objects.filter(technician=technician, status="pending").values_list("pk", flat=True)
         assert list(live) == [pk for pk in [technician.live_offer_id] if pk], floor.story()
         assert technician.open_jobs == Job.objects.filter(technician=technician, status="assigned").count()
+        assert technician.planned_times == sql.planned_times(technician.pk)
     for offer in Offer.objects.all():
         calls = floor.sim.creates_to(str(offer.technician.phone))
         offered = Offer.objects.filter(technician=offer.technician).count()

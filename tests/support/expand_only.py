@@ -39,7 +39,8 @@ _ADDED_COLUMN = re.compile(r"\bADD\s+(?:COLUMN\s+)?(?:IF\s+NOT\s+EXISTS\s+)?(\w+
 _INDEX = re.compile(
     r"\bCREATE\s+(?:UNIQUE\s+)?INDEX\s+(?!CONCURRENTLY)|\bREINDEX\s+(?!.*CONCURRENTLY)", re.IGNORECASE
 )
-_WRITE = re.compile(r"\b(UPDATE|DELETE\s+FROM)\s+(?:ONLY\s+)?\"?(\w+)", re.IGNORECASE)
+# Not "AFTER UPDATE ON", the event of a trigger.
+_WRITE = re.compile(r"\b(UPDATE|DELETE\s+FROM)\s+(?!O[NFR]\b)(?:ONLY\s+)?\"?(\w+)", re.IGNORECASE)
 # A CHECK that PostgreSQL validates at once.
 _CHECK = re.compile(r"\bCHECK\s*\((?!.*\bNOT\s+VALID\b)", re.IGNORECASE | re.DOTALL)
 # Tables that people fill, row by row. All others grow with the work.

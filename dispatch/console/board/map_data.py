@@ -84,9 +84,12 @@ def describe_technician(technician: Technician) -> tuple[str, str]:
         return "off", "off duty"
     if technician.auto_paused_at:
         return "late", "auto-paused"
-    if technician.open_jobs:
-        return "plain", f"{technician.open_jobs} open job{'' if technician.open_jobs == 1 else 's'}"
-    return "good", "available"
+    later = technician.open_jobs_later
+    if (open_now := technician.open_jobs - later) > 0:
+        return "plain", f"{open_now} open job{'' if open_now == 1 else 's'}" + (
+            f", {later} later" if later else ""
+        )
+    return "good", f"available, {later} job{'' if later == 1 else 's'} later" if later else "available"
 
 
 def position_age(technician: Technician) -> int:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypedDict
+
+from django.db.models import F
 
 from dispatch.core import clock
 from dispatch.jobs import policies, rules, services
@@ -10,7 +13,7 @@ from dispatch.jobs.models import Job
 from dispatch.jobs.services import notices
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
-from dispatch.technicians.rules import distance_words
+from dispatch.technicians.rules import AT_LIMIT, USUAL_SPEED, distance_words
 
 MAX_CHOICES = 12
 MAX_CONSIDERED, MAX_CHECKED = 50, 200
@@ -18,7 +21,7 @@ MAX_CONSIDERED, MAX_CHECKED = 50, 200
 
 @dataclass(frozen=True)
 class Choice:
-    """One technician. `warning` is empty for an eligible one."""
+    """One technician. `warning` is empty for an eligible one; `open_jobs`: those at the time of the job."""
 
     technician_id: int
     name: str
@@ -28,6 +31,7 @@ class Choice:
     max_open_jobs: int
     warning: str
     is_in: bool
+    is_at_limit: bool = False
 
 
 def find_choices(job: Job, text: str = "", chosen: int = 0) -> tuple[list[Choice], int]:
@@ -81,6 +85,7 @@ def _technicians_nearby(job: Job, text: str, limit: int = MAX_CONSIDERED) -> lis
         radius_m=policies.search_radius(job),
         skill_ids=skills.required,
         limit=limit,
+        during=policies.time_of(job, skills.minutes),
     )
     preferences = policies.preferences_of(job, skills)
     ranked = rules.rank_candidates(policy, result.considered, clock.now(), preferences)
@@ -96,6 +101,7 @@ def _technicians_nearby(job: Job, text: str, limit: int = MAX_CONSIDERED) -> lis
             refused.get(candidate.technician.technician_id)
             or ("" if candidate.technician.is_in else candidate.technician.reason),
             candidate.technician.is_in and candidate.technician.technician_id not in refused,
+            candidate.technician.code == AT_LIMIT and candidate.technician.technician_id not in refused,
         )
         for candidate in ranked
         if text.casefold() in candidate.technician.name.casefold()
@@ -116,25 +122,68 @@ def _skills(job: Job) -> list[int]:
 def _choice_of(job: Job, row: Technician) -> Choice:
     """Return the choice for a technician beyond the radius, or for a job without a position."""
     distance, travel_s, warning = None, None, "" if row.on_duty else "off duty"
+    open_jobs = row.open_jobs
     if job.lat is not None and job.lng is not None:
         fitness = technicians.check_fitness(
-            row.pk, job.lat, job.lng, radius_m=policies.search_radius(job), skill_ids=_skills(job)
+            row.pk,
+            job.lat,
+            job.lng,
+            radius_m=policies.search_radius(job),
+            skill_ids=_skills(job),
+            during=policies.time_of(job, job.service_type.expected_minutes),
         )
-        distance, travel_s = fitness.distance_m, fitness.travel_s
+        distance, travel_s, open_jobs = fitness.distance_m, fitness.travel_s, fitness.open_jobs
         warning = "" if fitness.is_in else fitness.reason
-    return Choice(row.pk, row.name, distance, travel_s, row.open_jobs, row.max_open_jobs, warning, not warning)
+    return Choice(row.pk, row.name, distance, travel_s, open_jobs, row.max_open_jobs, warning, not warning)
 
 
-def find_warnings(job: Job) -> tuple[dict[int, str], str]:
-    """Return why technicians are not eligible for the job, by id, and the text for those who are too far away.
+@dataclass(frozen=True)
+class DropWarnings:
+    """What speaks against dropping a job on a technician.
 
-    Eligible technicians have an empty text. If the job has no position, both are empty.
+    `warnings`: the text by technician, empty for an eligible one. `others`: the text for all other technicians.
+    `limits`: the workload of the technicians whose limit depends on the time of the drop.
     """
+
+    warnings: dict[int, str]
+    others: str
+    limits: dict[int, Workload]
+
+
+class Workload(TypedDict):
+    """The open jobs of a technician, times in seconds since 1970. `drive_s`: before and after the dropped job."""
+
+    open: int
+    max: int
+    drive_s: int
+    planned: list[tuple[int, int]]
+
+
+def find_warnings(job: Job) -> DropWarnings:
+    """Return what speaks against dropping the job on technicians. Nothing is known of a job without a position."""
     if job.lat is None:
-        return {}, ""
+        return DropWarnings({}, "", {})
     choices = _technicians_nearby(job, "", limit=MAX_CHECKED)
-    warnings = {choice.technician_id: choice.warning for choice in choices}
+    warnings = {choice.technician_id: "" if choice.is_at_limit else choice.warning for choice in choices}
     if job.technician_id is not None:
         warnings[job.technician_id] = ""
     radius = distance_words(policies.search_radius(job), job.organization.distance_unit)
-    return warnings, f"more than {radius} away"
+    return DropWarnings(warnings, f"more than {radius} away", _workloads(choices))
+
+
+def _workloads(choices: list[Choice]) -> dict[int, Workload]:
+    distances = {choice.technician_id: choice.distance_m or 0 for choice in choices}
+    loaded = Technician.objects.filter(pk__in=distances, open_jobs__gte=F("max_open_jobs"))
+    now = clock.now()
+    return {
+        row.pk: Workload(
+            open=row.open_jobs,
+            max=row.max_open_jobs,
+            drive_s=round(distances[row.pk] / USUAL_SPEED),
+            planned=[
+                (int(span.lower.timestamp()), int(max(span.upper, now).timestamp()))
+                for span in row.planned_times or ()
+            ],
+        )
+        for row in loaded
+    }

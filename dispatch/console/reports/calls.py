@@ -36,6 +36,12 @@ CALLS = (
     Column("answer_rate", mark("Answer rate"), SHARE),
     Column("talk_s", mark("Time on the phone"), SECONDS),
 )
+INCOMING = (
+    Column("incoming_calls", mark("Incoming calls")),
+    Column("incoming_answered", mark("Incoming answered")),
+    Column("incoming_missed", mark("Incoming missed")),
+    Column("incoming_talk_s", mark("Time on incoming calls"), SECONDS),
+)
 FINISHED = Column("finished", mark("Finished leads"))
 OUTCOMES = {
     "answered": mark("Leads answered"),
@@ -73,6 +79,13 @@ _BY_CAMPAIGN = _CALLS.format(
     counts="purpose = 'lead'",
     which="purpose || '' IN ('lead', 'connect') AND jsonb_typeof(context -> 'campaign_id') = 'number'",
 )
+# The caller was answered if the call had a subject: an open offer or job, or a customer's request.
+_INCOMING = """
+SELECT number_id, price_unit, count(*), count(*) FILTER (WHERE purpose <> ''), sum(duration_s), sum(price)
+FROM telephony_inboundcall
+WHERE organization_id = %(organization_id)s AND created_at >= %(since)s AND created_at < %(until)s
+GROUP BY 1, 2
+"""
 _OUTCOMES = """
 SELECT campaign_id, outcome, count(*) FROM leads_lead
 WHERE organization_id = %(organization_id)s AND status = 'finished'
@@ -83,13 +96,17 @@ GROUP BY 1, 2
 
 @dataclass
 class Tally:
-    """The calls of one campaign or number. `costs`: the known prices by currency; `outcomes`: finished leads."""
+    """The calls of one campaign or number. `costs`: the known prices by currency; `outcomes`: finished leads.
+
+    `incoming`: the calls to the number; None if they are not counted.
+    """
 
     calls: int = 0
     answered: int = 0
     talk_s: int = 0
     costs: dict[str, Decimal] = field(default_factory=dict)
     outcomes: dict[str, int] = field(default_factory=dict)
+    incoming: Tally | None = None
 
     def add(self, other: Tally) -> None:
         """Add another tally."""
@@ -100,6 +117,9 @@ class Tally:
             self.costs[unit] = self.costs.get(unit, Decimal()) + cost
         for outcome, count in other.outcomes.items():
             self.outcomes[outcome] = self.outcomes.get(outcome, 0) + count
+        if other.incoming is not None:
+            self.incoming = self.incoming or Tally()
+            self.incoming.add(other.incoming)
 
     @property
     def answer_rate(self) -> float | None:
@@ -120,22 +140,32 @@ class Tally:
             "finished": self.finished,
         }
         found |= {_cost_key(unit): cost for unit, cost in self.costs.items()}
+        if self.incoming is not None:
+            found |= {f"incoming_{key}": value for key, value in self.incoming.values().items()}
+            found["incoming_missed"] = self.incoming.calls - self.incoming.answered
         return found | {f"leads_{outcome}": self.outcomes.get(outcome, 0) for outcome in OUTCOMES}
 
 
 def build_numbers(organization: Organization, period: Period, filters: Filters) -> Report:
-    """Build the report by number of a period, those with most calls first."""
+    """Build the report by number of a period, those with most calls first.
+
+    Incoming calls have no purpose, so they are counted only beside all outgoing ones.
+    """
     now = _load_numbers(organization, period, filters.purpose)
     before = _load_numbers(organization, period.previous, filters.purpose)
     numbers = OutboundNumber.objects.of(organization).filter(pk__in=now).only("phone", "name")
     names = {number.pk: (number.phone.as_international, number.name) for number in numbers}
     options = [("", "All calls"), *Call.Purpose.choices]
+    columns = CALLS if filters.purpose else (*CALLS, *INCOMING)
     return Report(
-        tiles=_tiles(now, before),
+        tiles=_tiles(now, before, with_incoming=not filters.purpose),
         charts=[bar_chart("Calls and answers", _rows(now, names), _rows(before, names), *_BARS)],
-        tables=[_table("numbers", mark("By number"), mark("Number"), now, names, mark("All numbers"), CALLS)],
+        tables=[_table("numbers", mark("By number"), mark("Number"), now, names, mark("All numbers"), columns)],
         is_empty=not now,
-        note=("Calls that were never placed are left out. The phone provider reports prices some time later."),
+        note=_(
+            "Calls that were never placed are left out. The phone provider reports prices some time later. An "
+            "incoming call is missed if nothing was waiting for the caller."
+        ),
         extra={"choices": [Choice("purpose", "Calls", options, filters.purpose)]},
     )
 
@@ -160,7 +190,12 @@ def build_campaigns(organization: Organization, period: Period, filters: Filters
 
 def _load_numbers(organization: Organization, period: Period, purpose: str) -> dict[int, Tally]:
     given = span_parameters(organization, period, never=[*NEVER_PLACED], purpose=purpose)
-    return _read_calls(fetch(_BY_NUMBER, given))
+    tallies = _read_calls(fetch(_BY_NUMBER, given))
+    if not purpose:
+        incoming = _read_calls(fetch(_INCOMING, span_parameters(organization, period)))
+        for pk in tallies.keys() | incoming.keys():
+            tallies.setdefault(pk, Tally()).incoming = incoming.get(pk, Tally())
+    return tallies
 
 
 def _load_campaigns(organization: Organization, period: Period) -> dict[int, Tally]:
@@ -186,7 +221,13 @@ def _sum(tallies: Mapping[int, Tally]) -> Tally:
     return total
 
 
-def _tiles(now: Mapping[int, Tally], before: Mapping[int, Tally], *, with_leads: bool = False) -> list[Tile]:
+def _tiles(
+    now: Mapping[int, Tally],
+    before: Mapping[int, Tally],
+    *,
+    with_leads: bool = False,
+    with_incoming: bool = False,
+) -> list[Tile]:
     total, past = _sum(now), _sum(before)
     tiles = [
         make_tile(mark("Calls"), COUNT, total.calls, past.calls),
@@ -198,6 +239,18 @@ def _tiles(now: Mapping[int, Tally], before: Mapping[int, Tally], *, with_leads:
     for unit, cost in sorted(total.costs.items()):
         title = _("Cost in {currency}").format(currency=unit) if unit else _("Cost")
         tiles.append(make_tile(title, MONEY, cost, past.costs.get(unit)))
+    return tiles + (_incoming_tiles(total.incoming or Tally(), past.incoming or Tally()) if with_incoming else [])
+
+
+def _incoming_tiles(total: Tally, past: Tally) -> list[Tile]:
+    missed, past_missed = total.calls - total.answered, past.calls - past.answered
+    tiles = [
+        make_tile(mark("Incoming calls"), COUNT, total.calls, past.calls),
+        make_tile(mark("Incoming missed"), COUNT, missed, past_missed),
+    ]
+    for unit, cost in sorted(total.costs.items()):
+        title = f"{_('Cost of incoming calls')} {unit}".strip()
+        tiles.append(make_tile(title, MONEY, cost, past.costs.get(unit)))
     return tiles
 
 
@@ -206,7 +259,10 @@ def _rows(tallies: Mapping[int, Tally], names: Mapping[int, tuple[str, str]]) ->
     for pk, tally in tallies.items():
         name, note = names.get(pk, ("?", ""))
         rows.append(Row(name, tally.values(), note, key=pk))
-    return sorted(rows, key=lambda row: (-row.values["calls"], row.name, row.key))
+    return sorted(
+        rows,
+        key=lambda row: (-row.values["calls"] - row.values.get("incoming_calls", 0), row.name, row.key),
+    )
 
 
 def _table(
@@ -220,6 +276,12 @@ def _table(
 ) -> Table:
     total = _sum(tallies)
     costs = [Column(_cost_key(unit), f"{_('Cost')} {unit}".strip(), MONEY) for unit in sorted(total.costs)]
+    if total.incoming is not None:
+        cost_of = _("Cost of incoming calls")
+        costs += [
+            Column(f"incoming_{_cost_key(unit)}", f"{cost_of} {unit}".strip(), MONEY)
+            for unit in sorted(total.incoming.costs)
+        ]
     rows = _rows(tallies, names)
     return Table(slug, title, what, [*columns, *costs], rows, Row(_(all_of_them), total.values()), MAX_ROWS)
 

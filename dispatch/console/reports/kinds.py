@@ -60,7 +60,7 @@ KINDS = {
         ),
         ReportKind(
             "numbers", mark("Numbers"), "Numbers", calls.build_numbers, "No calls in this period",
-            "Choose a longer period or all calls. Figures appear once a number makes calls.",
+            "Choose a longer period or all calls. Figures appear once a number makes or gets calls.",
         ),
         ReportKind(
             "customers", mark("Customers"), "Customers", customers.build, "No customers in this period", _JOBS

@@ -15,12 +15,13 @@ from accounts.models import Organization
 from dispatch.console.board.cards import received_at, state_of, with_card_data
 from dispatch.core import clock
 from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.rules.workload import USUAL_MINUTES
 from dispatch.technicians.models import Shift, Technician
 
 # Technicians and unassigned jobs on one page.
 MAX_ROWS, MAX_UNASSIGNED = 100, 40
-# The hours that a day always shows, and the duration of a job whose service type has none (minutes).
-FIRST_HOUR, LAST_HOUR, USUAL_MINUTES = 7, 19, 60
+# The hours that a day always shows.
+FIRST_HOUR, LAST_HOUR = 7, 19
 SHORTEST = timedelta(minutes=15)
 
 

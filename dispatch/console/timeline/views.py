@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import date, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -59,12 +60,11 @@ def show_timeline(request: HttpRequest) -> HttpResponse:
 @require_GET
 @console_view
 def check_drop(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Return as JSON why technicians should not get the job: {"warnings": {id: words}, "others": words}.
+    """Return as JSON why technicians should not get the job: `DropWarnings`.
 
     `others` is for technicians who are too far away to be considered, or "" if the job has no position.
     """
-    warnings, others = technician_picker.find_warnings(job_panel.job_of(request, job_id))
-    return JsonResponse({"warnings": warnings, "others": others})
+    return JsonResponse(asdict(technician_picker.find_warnings(job_panel.job_of(request, job_id))))
 
 
 def _read_day(given: str, today: date) -> date:

@@ -317,6 +317,11 @@ class Job(WithWindow, OwnedModel):
             ),
             models.Index(fields=["organization", "customer_phone", "-id"], name="job_by_phone"),
             models.Index(
+                fields=["technician"],
+                condition=Q(status="assigned", window_start__isnull=False),
+                name="job_planned_for",
+            ),
+            models.Index(
                 fields=["organization", "address_key"],
                 condition=Q(ended_at=None) & ~Q(address_key=""),
                 name="job_open_by_address",

@@ -103,7 +103,7 @@ def assign(
         technicians.lock_technicians([technician.pk, *filter(None, freed)])
         if not Technician.objects.filter(pk=technician.pk, is_active=True).exists():  # deactivated meanwhile
             raise ValidationError({"technician": "Unknown or inactive technician."})
-        warnings = tuple(_warnings(job, technician, live))
+        warnings = tuple(_warnings(job, technician, live, window))
         if warnings and not confirm_unfit:
             return AssignResult(job, warnings, assigned=False)
         reason = f"manually assigned to {technician.name}"
@@ -294,8 +294,10 @@ def _release_technician(job: Job, outcome: Outcome, reason: str, actor: Actor, n
     job.technician = None
 
 
-def _warnings(job: Job, technician: Technician, live: list[Offer]) -> Iterator[str]:
-    """Yield the reasons against assigning this technician."""
+def _warnings(
+    job: Job, technician: Technician, live: list[Offer], window: ArrivalWindow | None = None
+) -> Iterator[str]:
+    """Yield the reasons against assigning this technician, for a new arrival window if one is given."""
     if notices.unreachable_phones(job, [str(technician.phone)]):
         yield f"{technician.name} can be neither texted nor called. Notify them yourself."
     if technician.pk in job.not_again:
@@ -308,7 +310,12 @@ def _warnings(job: Job, technician: Technician, live: list[Offer]) -> Iterator[s
         return
     skills = job.service_type.required_skills.values_list("pk", flat=True)
     fitness = technicians.check_fitness(
-        technician.pk, job.lat, job.lng, radius_m=policies.search_radius(job), skill_ids=skills
+        technician.pk,
+        job.lat,
+        job.lng,
+        radius_m=policies.search_radius(job),
+        skill_ids=skills,
+        during=policies.time_of(job, job.service_type.expected_minutes, window),
     )
     if fitness.verdict != "in" and all(offer.technician_id != technician.pk for offer in live):
         yield f"{technician.name}: {fitness.reason}."

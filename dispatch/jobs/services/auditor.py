@@ -113,7 +113,10 @@ def move_on_waiting() -> int:
 
 
 def repair_technicians() -> int:
-    """Correct technicians whose open_jobs or live_offer_id differ from the jobs; return the number corrected."""
+    """Correct technicians whose open_jobs, live_offer_id or planned_times differ from the jobs.
+
+    Return the number corrected.
+    """
     drifted = sql.drifted_technicians(BATCH, but=_failed_technicians.keys())
     with limit_lock_waits(lock_waits.LOOP_S):
         return run_each(_repair_technician, drifted, event="technician_not_repaired", rule=_SKIP_TECHNICIAN)
@@ -126,7 +129,8 @@ def _repair_technician(technician_id: int) -> int:
         return 0  # locked by another session: the next pass finds it again
     open_jobs = Job.objects.filter(technician_id=technician_id, status=Job.Status.ASSIGNED).count()
     live = Offer.objects.filter(technician_id=technician_id, status=Offer.Status.PENDING).first()
-    if not technicians.repair_technician(technician_id, open_jobs, live.pk if live else None):
+    planned = sql.planned_times(technician_id)
+    if not technicians.repair_technician(technician_id, open_jobs, live.pk if live else None, planned):
         return 0
     log.warning("technician_counts_repaired", technician=technician_id, open_jobs=open_jobs)
     return 1

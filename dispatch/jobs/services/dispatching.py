@@ -189,6 +189,7 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
                 organization=job.organization,
                 lock=True,
                 ranked=(candidate.distance_m, candidate.travel_s),
+                during=policies.time_of(job, readiness.skills.minutes),
             )
             preferences = policies.preferences_of(job, readiness.skills)
             fitness = ranking.describe_reason(job, policy, fitness, preferences)

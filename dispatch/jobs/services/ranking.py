@@ -97,7 +97,13 @@ def _rank_technicians(
     assert job.lat is not None
     assert job.lng is not None
     nearby = technicians.find_nearby(
-        job.organization, job.lat, job.lng, radius_m=radius_m, skill_ids=skills.required, limit=CONSIDERED
+        job.organization,
+        job.lat,
+        job.lng,
+        radius_m=radius_m,
+        skill_ids=skills.required,
+        limit=CONSIDERED,
+        during=policies.time_of(job, skills.minutes),
     )
     job.out_of_reach = nearby.rest
     preferences = policies.preferences_of(job, skills)
@@ -123,6 +129,7 @@ def _with_preferred(job: Job, skills: Skills, radius_m: int, considered: list[Ne
             radius_m=radius_m,
             skill_ids=skills.required,
             organization=job.organization,
+            during=policies.time_of(job, skills.minutes),
         )
     except Technician.DoesNotExist:
         return considered

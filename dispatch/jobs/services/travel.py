@@ -35,6 +35,7 @@ def load_road_times(job: Job, radius_m: int | None = None) -> None:
         skill_ids=skills.required,
         limit=CONSIDERED,
         also=job.preferred_technician_id,
+        during=policies.time_of(job, skills.minutes),
     )
 
 
@@ -47,6 +48,9 @@ def load_before_start(submission: Submission, lat: float, lng: float) -> None:
             preferred_technician_id=submission.preferred_technician_id,
             lat=lat,
             lng=lng,
+            window_start=submission.window_start,
+            window_end=submission.window_end,
+            expected_minutes=submission.expected_minutes,
         )
     )
 

@@ -120,7 +120,7 @@ class TechnicianAdmin(VoicePreviewMixin, CsvImportMixin, PositionPickerMixin, Ow
 
     @admin.display(description="open jobs", ordering="open_jobs")
     def workload(self, technician: Technician) -> str:
-        return f"{technician.open_jobs} of {technician.max_open_jobs}"
+        return technician.workload_words
 
     @admin.display(description="live offer", boolean=True, ordering="live_offer_id")
     def offer(self, technician: Technician) -> bool:
