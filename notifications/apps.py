@@ -4,22 +4,25 @@ from django.apps import AppConfig
 
 
 class NotificationsConfig(AppConfig):
-    """Register the app's call and text handlers, retention, live updates and personal data at startup."""
+    """Register the app's call, text and push handlers, retention, live updates and personal data at startup."""
 
     name = "notifications"
 
     def ready(self) -> None:
         from accounts import alert_phones
         from dispatch.core.privacy.personal_data import register
+        from dispatch.jobs import technician_messages
         from notifications import checks, live_updates, metrics, retention  # noqa: F401
         from notifications.channels import phone_codes, sms, voice
         from notifications.personal import PART
-        from notifications.services import phone_confirmation
+        from notifications.services import phone_confirmation, push_messages, push_sign_out
 
         voice.register()
         sms.register()
         phone_codes.register()
         alert_phones.register(phone_confirmation.alert_phone)
+        technician_messages.register(push_messages.write_for_technician)
+        push_sign_out.register()
         retention.register()
         live_updates.start_listening()
         register("notifications", PART)

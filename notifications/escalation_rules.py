@@ -7,14 +7,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 ON_DUTY, DISPATCHERS, ADMINS = "on_duty", "dispatchers", "admins"
-EMAIL, SMS, VOICE, CHAT = "email", "sms", "voice", "chat"
-# After a last step that has reached people in chat only, look again in this time (seconds).
-CHECK_CHAT_S = 60
+EMAIL, SMS, VOICE, CHAT, PUSH = "email", "sms", "voice", "chat", "push"
+# Channels of which only the result says whether a message went out: a chat service or a browser may refuse it.
+UNCERTAIN = frozenset({CHAT, PUSH})
+# After a last step that has reached people by these only, look again in this time (seconds).
+CHECK_UNCERTAIN_S = 60
 
 
 @dataclass(frozen=True)
 class Step:
-    """Reach `audience` by SMS, voice and chat channels `after_s` seconds after the previous step.
+    """Reach `audience` by SMS, voice, chat channels and browsers `after_s` seconds after the previous step.
 
     With `spacing_s`, contact people one after another, that many seconds apart; otherwise all at once.
     """
@@ -25,6 +27,7 @@ class Step:
     sms: bool = True
     voice: bool = True
     chat: bool = True
+    push: bool = True
 
 
 @dataclass(frozen=True)
@@ -37,15 +40,21 @@ class Plan:
     return_after_s: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the plan for `from_json`. The previous release reads it too: its steps have no `chat`."""
+        """Return the plan for `from_json`. Earlier releases read it too: their steps have no `chat` and `push`."""
         steps = [asdict(step) for step in self.steps]
-        without_chat = [place for place, step in enumerate(steps) if not step.pop("chat")]
-        return {**asdict(self), "steps": steps, "without_chat": without_chat}
+        without = {
+            f"without_{channel}": [place for place, step in enumerate(steps) if not step.pop(channel)]
+            for channel in (CHAT, PUSH)
+        }
+        return {**asdict(self), "steps": steps, **without}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any]) -> Self:
-        without_chat = stored.get("without_chat", ())
-        steps = tuple(Step(**step, chat=place not in without_chat) for place, step in enumerate(stored["steps"]))
+        without_chat, without_push = stored.get("without_chat", ()), stored.get("without_push", ())
+        steps = tuple(
+            Step(**step, chat=place not in without_chat, push=place not in without_push)
+            for place, step in enumerate(stored["steps"])
+        )
         return cls(stored["repeat_s"], stored["again_after_s"], steps, stored.get("return_after_s"))
 
     def wait_before(self, step: int) -> int:
@@ -95,7 +104,7 @@ def next_move(
     """Decide the next move of a due alert at (`cycle`, `step`).
 
     `reached`: users already reached at this step. `anybody_in_cycle`: whether anyone was reached in this cycle; a
-    chat message counts once its service has taken it.
+    chat message or a push counts once its service has taken it.
 
     A step without anyone to reach is skipped immediately. A cycle that reaches nobody ends with everyone who can
     be reached by any channel, regardless of preferences, so that an alert never goes to nobody.
@@ -112,9 +121,9 @@ def next_move(
         if left:
             after = step + 1
             wait_s = max(plan.wait_before(after), current.spacing_s)
-            if after == len(plan.steps) and all(set(ways) == {CHAT} for _, ways in left):
-                # A chat service may reject a message: see then whether anyone was reached.
-                return EscalationMove(tuple(left), step, cycle, after, CHECK_CHAT_S)
+            if after == len(plan.steps) and all(set(ways) <= UNCERTAIN for _, ways in left):
+                # A chat service or a browser may reject a message: see then whether anyone was reached.
+                return EscalationMove(tuple(left), step, cycle, after, CHECK_UNCERTAIN_S)
             if after == len(plan.steps):
                 return EscalationMove(tuple(left), step, cycle + 1, 0, wait_s)
             return EscalationMove(tuple(left), step, cycle, after, wait_s)
@@ -136,22 +145,22 @@ def next_move(
 
 
 def _ways(step: Step, chosen: Collection[str]) -> tuple[str, ...]:
-    offered = [channel for channel, is_on in ((SMS, step.sms), (VOICE, step.voice), (CHAT, step.chat)) if is_on]
-    return tuple(channel for channel in offered if channel in chosen)
+    offered = ((SMS, step.sms), (VOICE, step.voice), (CHAT, step.chat), (PUSH, step.push))
+    return tuple(channel for channel, is_on in offered if is_on and channel in chosen)
 
 
 def _first_reachable_group(staff: Staff) -> tuple[tuple[int, tuple[str, ...]], ...]:
-    """Return the first group in which someone has a phone, or everyone by email and chat if nobody has.
+    """Return the first group in which someone has a phone, or everyone by email, chat and push if nobody has.
 
-    A chat channel alone does not make a group reachable: nobody may look at it.
+    A chat channel or a browser alone does not make a group reachable: nobody may look at it.
     """
     groups = (staff.on_duty, staff.dispatchers, staff.admins, staff.superusers)
     for group in groups:
-        reachable = [(user, _possible(staff, user, SMS, VOICE, CHAT)) for user in group]
-        if any(set(ways) - {CHAT} for _, ways in reachable):
+        reachable = [(user, _possible(staff, user, SMS, VOICE, CHAT, PUSH)) for user in group]
+        if any(set(ways) - UNCERTAIN for _, ways in reachable):
             return tuple((user, ways) for user, ways in reachable if ways)
     everybody = dict.fromkeys(user for group in groups for user in group)
-    reachable = [(user, _possible(staff, user, EMAIL, CHAT)) for user in everybody]
+    reachable = [(user, _possible(staff, user, EMAIL, CHAT, PUSH)) for user in everybody]
     return tuple((user, ways) for user, ways in reachable if ways)
 
 

@@ -1,4 +1,4 @@
-"""Loops of the dispatcher process for notifications: event reader, escalation, email, phone and chat."""
+"""Loops of the dispatcher process for notifications: event reader, escalation, email, phone, chat and push."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from dispatch.core.events.readers import EarlyReader, EventReader
 from dispatch.core.runtime.loops import Loop, NothingSucceeded
 from notifications import heartbeat, rules
 from notifications.models import Channel
-from notifications.services import chat_deliveries, deliveries, escalation, notifications
+from notifications.services import chat_deliveries, deliveries, escalation, notifications, push_deliveries
 from notifications.services.chat_channels import CHAT_LOOP
 from notifications.services.notifications import EMAIL_LOOP, PHONE_LOOP
+from notifications.services.push_messages import PUSH_LOOP
 
 log = structlog.get_logger(__name__)
 
@@ -69,6 +70,18 @@ def send_chat() -> float | None:
     return _until(chat_deliveries.next_due, settings.ALERT_LOOP_INTERVAL_S)
 
 
+def send_push() -> float | None:
+    """Write the messages of due pushes, and start the due messages to browsers."""
+    written = deliveries.deliver_due(*deliveries.PUSH)
+    started, has_waiting = push_deliveries.deliver_due()
+    if has_waiting or push_deliveries.busy_subscriptions():
+        return min(THREAD_WAIT_S, settings.ALERT_LOOP_INTERVAL_S)
+    if started or written >= deliveries.BATCH:
+        return 0
+    coming = [push_deliveries.next_due(), deliveries.next_due(*deliveries.PUSH)]
+    return _until(lambda: min(filter(None, coming), default=None), settings.ALERT_LOOP_INTERVAL_S)
+
+
 def _send(*channels: Channel) -> float | None:
     busy = deliveries.deliver_due(*channels) >= deliveries.BATCH
     return 0 if busy else _until(lambda: deliveries.next_due(*channels), settings.ALERT_LOOP_INTERVAL_S)
@@ -87,5 +100,6 @@ LOOPS = [
     Loop(EMAIL_LOOP, send_email, settings.ALERT_LOOP_INTERVAL_S, elected=True),
     Loop(PHONE_LOOP, use_phone, settings.ALERT_LOOP_INTERVAL_S, elected=True),
     Loop(CHAT_LOOP, send_chat, settings.ALERT_LOOP_INTERVAL_S, elected=True),
+    Loop(PUSH_LOOP, send_push, settings.ALERT_LOOP_INTERVAL_S, elected=True),
     Loop(heartbeat.LOOP, heartbeat.send_heartbeat, settings.HEARTBEAT_INTERVAL_S, elected=True),
 ]

@@ -9,12 +9,17 @@ from prometheus_client import Counter
 
 from dispatch.core import clock
 from dispatch.core.observability.metrics import Samples, gauge
-from notifications.models import Alert, Channel, Delivery
+from notifications.models import Alert, Channel, Delivery, PushMessage
 
 deliveries = Counter(
     "dispatch_deliveries_total",
-    "Emails, texts, calls and chat messages of notifications, by result.",
+    "Emails, texts, calls, chat messages and pushes of notifications, by result.",
     ["channel", "status"],
+)
+pushes = Counter(
+    "dispatch_push_messages_total",
+    "Messages to browsers of members and technicians, by result.",
+    ["purpose", "status"],
 )
 heartbeats = Counter("dispatch_heartbeats_total", "Heartbeats to DISPATCH_HEARTBEAT_URL, by result.", ["outcome"])
 
@@ -45,3 +50,9 @@ def deliveries_open() -> Samples:
     waiting = Delivery.objects.filter(status__in=("waiting", "sending")).order_by().values_list("channel")
     counts = dict(waiting.annotate(count=Count("pk")))
     return [((channel,), counts.get(channel, 0)) for channel in Channel.values]
+
+
+@gauge("dispatch_push_messages_open", "Messages to browsers that wait to be sent.")
+def pushes_open() -> Samples:
+    """Count the unsent messages to browsers."""
+    return [((), PushMessage.objects.filter(status__in=("waiting", "sending")).count())]

@@ -14,11 +14,28 @@ from dispatch.core.privacy.personal_data import DataSubject, PersonalDataHandler
 from dispatch.jobs import personal as jobs
 from dispatch.technicians import personal as technicians
 from dispatch.telephony.models import Text
-from notifications.models import Alert, AlertChannel, Claim, Delivery, Notification, PhoneConfirmation, Preference
+from notifications.models import (
+    Alert,
+    AlertChannel,
+    Claim,
+    Delivery,
+    Notification,
+    PhoneConfirmation,
+    Preference,
+    PushSubscription,
+)
 
 
 def _own(person: DataSubject, model: Any) -> Any:
     rows = model.objects.of(person.organization_id)
+    return rows.filter(user_id=person.user_id) if person.user_id else rows.none()
+
+
+def _browsers(person: DataSubject) -> Any:
+    """Select the browsers of the user or technician that get push notifications."""
+    rows = PushSubscription.objects.of(person.organization_id)
+    if person.technician_id:
+        return rows.filter(technician_id=person.technician_id)
     return rows.filter(user_id=person.user_id) if person.user_id else rows.none()
 
 
@@ -61,6 +78,7 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
             _own(person, PhoneConfirmation), "id", "phone", "confirmed_at", "accepted_until"
         ),
         "alert_channels": personal_data.as_rows(_own(person, AlertChannel), "id", "kind", "name", "address"),
+        "push_subscriptions": personal_data.as_rows(_browsers(person), "id", "name", "host", "created_at"),
         "alerts": personal_data.as_rows(_about(person, Alert), "id", "title", "body", "created_at"),
         "texts_of_alerts": personal_data.as_rows(_texts(person), "id", "body", "created_at"),
     }
@@ -72,6 +90,7 @@ def erase(person: DataSubject) -> int:
     count += sum(_redact(person, model) for model in (Notification, Alert))
     own = (Notification, Preference, Claim, PhoneConfirmation)
     count += sum(_own(person, model).delete()[0] for model in own)
+    count += int(_browsers(person).defer("endpoint", "keys").delete()[0])
     return count + int(_own(person, AlertChannel).defer("config").delete()[0])
 
 

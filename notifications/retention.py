@@ -1,4 +1,4 @@
-"""Delete old notifications with their deliveries, alerts without notifications, and removed channels."""
+"""Delete old notifications with their deliveries, alerts without notifications, removed channels and pushes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from datetime import datetime
 from django.db.models import Exists, OuterRef, Q
 
 from dispatch.core.privacy import retention
-from notifications.models import Alert, AlertChannel, Delivery, Notification
+from notifications.models import Alert, AlertChannel, Delivery, Notification, PushMessage
 
 KEPT_DAYS = 180
 
@@ -30,7 +30,10 @@ def delete_old(organization_id: int, before: datetime, limit: int) -> int:
     removed = AlertChannel.objects.of(organization_id).filter(removed_at__lt=before).exclude(Exists(used))
     gone = list(removed.order_by("pk").values_list("pk", flat=True)[:limit])
     AlertChannel.objects.filter(pk__in=gone).delete()
-    return max(len(ids), len(empty), len(gone))
+    pushes = PushMessage.objects.of(organization_id).filter(ended_at__lt=before)
+    sent = list(pushes.order_by("ended_at").values_list("pk", flat=True)[:limit])
+    PushMessage.objects.filter(pk__in=sent).delete()
+    return max(len(ids), len(empty), len(gone), len(sent))
 
 
 def register() -> None:

@@ -347,6 +347,12 @@ TABLE: tuple[Rule, ...] = (
         ends={"alert_channel.removed": "removed the channel"},
     ),
     Rule(
+        "push_subscription.expired", TOAST, mark("A browser no longer gets notifications"),
+        "{name} no longer gets push notifications: {reason}",
+        ("To get them again, turn them on in that browser.",),
+        to=ADMINS, owner="owner_id", email=True, when=lambda data: data.get("owner_id") is not None,
+    ),
+    Rule(
         "account.token_changed", QUIET, mark("A phone provider account has a new token"),
         "Account {name} has a new token", ("by {actor}",), to=ADMINS,
     ),

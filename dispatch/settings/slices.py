@@ -4,8 +4,9 @@ Users change policies in the admin; the values under "Policy defaults" apply whe
 """
 
 from decimal import Decimal
+from email.utils import parseaddr
 
-from dispatch.settings.environment import DATA_DIR, DEVELOPMENT, env
+from dispatch.settings.environment import DATA_DIR, DEFAULT_FROM_EMAIL, DEVELOPMENT, env
 
 # --- Leads --------------------------------------------------------------------------------------------------
 # Retries after a call that reached nobody, for campaigns without their own rule.
@@ -183,6 +184,11 @@ ALERT_STEPS = env.json("ALERT_STEPS", default=_on_duty_then_all_then_admins)
 ALERT_CHANNEL_KINDS = env.list(
     "ALERT_CHANNEL_KINDS", default=["slack", "teams", "google_chat", "telegram", "matrix", "ntfy", "webhook"]
 )
+# The private key by which push services recognize this installation; empty: generated once and stored.
+VAPID_PRIVATE_KEY = env.str("VAPID_PRIVATE_KEY", default="")
+# Whom the operator of a push service asks about this installation's requests: a mailto: or https: address.
+VAPID_CONTACT = env.str("VAPID_CONTACT", default="") or f"mailto:{parseaddr(DEFAULT_FROM_EMAIL)[1]}"
+PUSH_TIMEOUT_S = env.float("PUSH_TIMEOUT_S", default=10.0)
 ALERT_CHANNEL_TIMEOUT_S = env.float("ALERT_CHANNEL_TIMEOUT_S", default=10.0)
 ALERT_LINK_HOURS = env.int("ALERT_LINK_HOURS", default=24)
 IDEMPOTENCY_KEEP_DAYS = 7

@@ -149,6 +149,7 @@ class Channel(models.TextChoices):
     SMS = "sms", "Text"
     VOICE = "voice", "Call"
     CHAT = "chat", "Chat"
+    PUSH = "push", "Push"
 
 
 class Delivery(OwnedModel):
@@ -156,7 +157,8 @@ class Delivery(OwnedModel):
 
     waiting → sending → sent or failed; `dropped` if no longer needed. A voice delivery is `sent` once the call was
     answered. `sending` lapses at `next_attempt_at`: an email or chat message may then be sent twice, but a call or
-    text is not, because it has a row in telephony. `destination`: the channel of a chat message.
+    text is not, because it has a row in telephony. A push is `sent` once the push service of one of the person's
+    browsers has taken it. `destination`: the channel of a chat message.
     """
 
     class Status(models.TextChoices):
@@ -212,6 +214,11 @@ class Delivery(OwnedModel):
                 fields=["organization", "next_attempt_at"],
                 condition=Q(channel__in=("sms", "voice"), status__in=("waiting", "sending")),
                 name="call_or_text_in_turn",
+            ),
+            models.Index(
+                fields=["organization", "next_attempt_at"],
+                condition=Q(channel="push", status__in=("waiting", "sending")),
+                name="push_in_turn",
             ),
             models.Index(
                 fields=["destination", "-id"], condition=Q(destination__isnull=False), name="delivery_of_channel"

@@ -14,8 +14,8 @@ from notifications.models.notifications import Level
 class Preference(OwnedModel):
     """One user's choice for one kind of event in one organization. Without a row, the default applies.
 
-    A critical alert is always shown. If `sms`, `voice` and `chat` are off, colleagues are called instead; if
-    everybody has turned them off, the alert reaches everyone regardless.
+    A critical alert is always shown. If `sms`, `voice`, `chat` and `push` are off, colleagues are called
+    instead; if everybody has turned them off, the alert reaches everyone regardless.
     """
 
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="+")
@@ -25,6 +25,7 @@ class Preference(OwnedModel):
     sms = models.BooleanField("text", default=False)
     voice = models.BooleanField("call", default=False, help_text="Alerts only.")
     chat = models.BooleanField("chat", null=True, help_text="Empty: the default of the kind.")
+    push = models.BooleanField("push", null=True, help_text="Empty: the default of the kind.")
 
     class Meta:
         ordering = ["kind"]
@@ -101,6 +102,11 @@ class EscalationPolicy(OwnedModel):
             "Pool whose numbers place alert calls. Leave empty to use the default pool."
         ),
     )  # fmt: skip
+    push_shows_details = models.BooleanField(
+        "show details in push notifications", default=True, db_default=True, help_text=(
+            "Otherwise they name only the kind of event, for example on a locked screen."
+        ),
+    )  # fmt: skip
 
     class Meta:
         verbose_name_plural = "escalation policies"
@@ -140,6 +146,7 @@ class EscalationStep(OwnedModel):
     sms = models.BooleanField("text", default=True)
     voice = models.BooleanField("call", default=True)
     chat = models.BooleanField("chat", default=True, db_default=True)
+    push = models.BooleanField("push", default=True, db_default=True)
 
     class Meta:
         ordering = ["position", "id"]

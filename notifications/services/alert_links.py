@@ -1,7 +1,7 @@
 """Sign and read the link by which a person acknowledges one alert without signing in.
 
-A link belongs to one message: the delivery to one channel of one person. It acknowledges that person's alert,
-once: after the alert has opened again, a newer message has a newer link.
+A link belongs to one message: the delivery to one channel, or to the browsers, of one person. It
+acknowledges that person's alert, once: after the alert has opened again, a newer message has a newer link.
 """
 
 from __future__ import annotations
@@ -9,13 +9,15 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.conf import settings
+from django.db.models import Exists, OuterRef, Q
 from django.urls import reverse
 
 from accounts.models import Membership, User
 from dispatch.jobs.signed_links import InvalidLink, read_token, sign_token
-from notifications.models import Alert, Channel, Delivery
+from notifications.models import Alert, Channel, Delivery, PushMessage
 
 KIND = "alert"
+_PUSHES = PushMessage.objects.filter(purpose=PushMessage.Purpose.ALERT, subject_id=OuterRef("pk"))
 
 
 def acknowledge_url(row: Delivery) -> str:
@@ -37,14 +39,19 @@ def acknowledge_url(row: Delivery) -> str:
 def delivery_of(token: str) -> Delivery:
     """Return the delivery of a link, with its alert. Raises InvalidLink.
 
-    The link ends with its time, when its channel is removed, and when its person leaves the organization.
+    The link ends with its time, when its channel or all browsers that got it are removed, and when its person
+    leaves the organization.
     """
     delivery_id, returns = read_token(KIND, token, 2)
     row = (
         Delivery.objects.select_related(
             "notification__user", "notification__alert__acknowledged_by", "organization"
         )
-        .filter(pk=delivery_id, channel=Channel.CHAT, destination__removed_at=None, organization__is_active=True)
+        .filter(
+            Q(channel=Channel.CHAT, destination__removed_at=None) | Q(Exists(_PUSHES), channel=Channel.PUSH),
+            pk=delivery_id,
+            organization__is_active=True,
+        )
         .first()
     )
     alert = row.notification.alert if row is not None else None

@@ -1,4 +1,4 @@
-"""Steps shared by all changes of alerts. Lock order: Alert → Notification → Delivery → Call."""
+"""Steps shared by all changes of alerts. Lock order: Alert → Notification → Delivery → PushMessage, Call."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dispatch.telephony.models import Call
 from notifications import rules
 from notifications.escalation_rules import Plan
 from notifications.models import Alert, Channel, Delivery
+from notifications.services import push_messages
 
 OPEN = ("waiting", "sending")
 
@@ -50,7 +51,7 @@ def return_time(alert: Alert, since: datetime) -> datetime | None:
 
 
 def cancel_deliveries(alert: Alert, *, reason: str, actor: Actor = SYSTEM, but_call: int | None = None) -> None:
-    """Cancel the alert's pending deliveries: drop waiting ones and hang up ringing calls.
+    """Cancel the alert's deliveries: drop waiting ones, hang up ringing calls, close what browsers show.
 
     `but_call`: the call in which a user just acknowledged the alert, which continues until its goodbye.
     """
@@ -59,7 +60,7 @@ def cancel_deliveries(alert: Alert, *, reason: str, actor: Actor = SYSTEM, but_c
     waiting.update(status=Delivery.Status.DROPPED, next_attempt_at=None, ended_at=clock.now())
     by_phone = list(
         Delivery.objects.filter(notification__alert=alert)
-        .exclude(channel__in=(Channel.EMAIL, Channel.CHAT))
+        .exclude(channel__in=(Channel.EMAIL, Channel.CHAT, Channel.PUSH))
         .values_list("pk", flat=True)
     )
     telephony.cancel_texts(Q(purpose="alert", subject_id__in=by_phone), actor=actor)
@@ -68,6 +69,7 @@ def cancel_deliveries(alert: Alert, *, reason: str, actor: Actor = SYSTEM, but_c
         if call_id == but_call:
             continue
         telephony.hang_up(call_id, actor=actor, reason=reason)
+    push_messages.close_alert(alert)
 
 
 def resolve_alerts(event: Event, kind: str, how: str) -> None:

@@ -1,4 +1,4 @@
-"""Send emails, texts and calls that were recorded as deliveries, with retries.
+"""Send emails, texts, calls and pushes that were recorded as deliveries, with retries.
 
 Each delivery is claimed by compare-and-set before anything is sent. If a process dies, the claim lapses and
 another process takes over. A failure here never fails the work that the notification is about.
@@ -23,8 +23,8 @@ from dispatch.core.db.isolation import run_each
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call, Text
 from notifications import metrics, rendering
-from notifications.models import Alert, Channel, Delivery, Notification
-from notifications.services import alerts, phone_confirmation
+from notifications.models import Alert, Channel, Delivery, Notification, PushMessage
+from notifications.services import alerts, phone_confirmation, push_messages
 from notifications.services.preferences import call_pool
 
 log = structlog.get_logger(__name__)
@@ -41,13 +41,16 @@ LOOK_AGAIN = timedelta(seconds=120)
 Status = Delivery.Status
 
 
-# The channels of each loop, and its due deliveries, by the indexes email_in_turn and call_or_text_in_turn.
+# The channels of each loop, and its due deliveries, by the indexes email_in_turn, call_or_text_in_turn
+# and push_in_turn.
 EMAIL = (Channel.EMAIL,)
 PHONE = (Channel.SMS, Channel.VOICE)
+PUSH = (Channel.PUSH,)
 _OPEN = "status IN ('waiting', 'sending')"
 _IN_TURN: dict[tuple[Channel, ...], DueIndex] = {
     EMAIL: DueIndex("notifications_delivery", "next_attempt_at", f"channel = 'email' AND {_OPEN}"),
     PHONE: DueIndex("notifications_delivery", "next_attempt_at", f"channel IN ('sms', 'voice') AND {_OPEN}"),
+    PUSH: DueIndex("notifications_delivery", "next_attempt_at", f"channel = 'push' AND {_OPEN}"),
 }
 
 
@@ -60,7 +63,7 @@ class NotSent(Exception):
 
 
 def deliver_due(*channels: Channel) -> int:
-    """Send the deliveries that are due on these channels (EMAIL or PHONE) and return the number claimed."""
+    """Send the deliveries that are due on these channels (EMAIL, PHONE or PUSH) and return the number claimed."""
     due = _IN_TURN[channels].unlocked_rows(clock.now(), BATCH, "id")
     return run_each(deliver, [pk for (pk,) in due], event="delivery_failed")
 
@@ -213,12 +216,12 @@ def _create_text(row: Delivery) -> int:
         not_after=row.created_at + PHONE_PATIENCE,
         context={f"{row.notification.subject_type}_id": row.notification.subject_id},
     )
-    _leave_to_telephony(row)
+    _leave_to_others(row)
     return text.pk
 
 
-def _leave_to_telephony(row: Delivery) -> None:
-    """Leave the delivery to telephony, and check again later in case its report is lost."""
+def _leave_to_others(row: Delivery) -> None:
+    """Leave the delivery to telephony or the push loop, and check again later in case the report is lost."""
     Delivery.objects.filter(pk=row.pk).update(next_attempt_at=clock.now() + LOOK_AGAIN)
 
 
@@ -261,7 +264,7 @@ def _create_call(row: Delivery) -> int:
         place_by=row.created_at + PHONE_PATIENCE,
         context={f"{row.notification.subject_type}_id": row.notification.subject_id},
     )
-    _leave_to_telephony(row)
+    _leave_to_others(row)
     return call.pk
 
 
@@ -285,8 +288,30 @@ def _met_outage(call: Call) -> bool:
     return never_placed and bool(call.account.outage) and clock.now() < call.place_by
 
 
+# --- Push --------------------------------------------------------------------------------------------------------
+def _write_pushes(row: Delivery) -> bool:
+    """Write a message to each of the person's browsers. `report_push` applies their results."""
+    if not push_messages.write_for_delivery(row):
+        raise NotSent(f"{recipient_of(row)} gets push notifications in no browser.")
+    _leave_to_others(row)
+    report_push(row.pk)
+    return False
+
+
+def report_push(delivery_id: int) -> None:
+    """Apply the results of a delivery's messages: `sent` once one is, `failed` once none can be."""
+    messages = PushMessage.objects.filter(purpose=PushMessage.Purpose.ALERT, subject_id=delivery_id)
+    found = list(messages.order_by("pk").values_list("status", "error"))
+    statuses = {status for status, _ in found}
+    if PushMessage.Status.SENT in statuses:
+        _apply_report(delivery_id, Status.SENT)
+    elif found and not statuses & set(push_messages.OPEN):
+        _apply_report(delivery_id, Status.FAILED, next((why for _, why in found if why), ""))
+
+
 _SENDERS: dict[str, Callable[[Delivery], bool]] = {
     Channel.EMAIL: _send_email,
     Channel.SMS: _send_text,
     Channel.VOICE: _place_call,
+    Channel.PUSH: _write_pushes,
 }

@@ -21,9 +21,10 @@ from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import services as telephony
 from notifications import escalation_rules, live_updates, rules
 from notifications.models import Alert, Channel, Delivery, Notification
-from notifications.services import alerts, chat_channels, phone_confirmation
+from notifications.services import alerts, chat_channels, phone_confirmation, push_subscriptions
 from notifications.services.notifications import EMAIL_LOOP, PHONE_LOOP, people_of, write
 from notifications.services.preferences import Wants, wants_of
+from notifications.services.push_messages import PUSH_LOOP
 
 log = structlog.get_logger(__name__)
 
@@ -108,8 +109,8 @@ def escalate(alert_id: int, token: uuid.UUID) -> bool:
         plan = escalation_rules.Plan.from_json(alert.plan)
         reached = Delivery.objects.filter(notification__alert=alert, cycle=alert.cycle, step__isnull=False)
         at_this_step = reached.filter(step=alert.step).values_list("notification__user_id", flat=True)
-        # A message that no chat service has taken has reached nobody.
-        got_it = reached.filter(~Q(channel=Channel.CHAT) | Q(status=Delivery.Status.SENT))
+        # A message that no chat or push service has taken has reached nobody.
+        got_it = reached.filter(~Q(channel__in=escalation_rules.UNCERTAIN) | Q(status=Delivery.Status.SENT))
         move = escalation_rules.next_move(
             plan, alert.cycle, alert.step, staff_of(alert), set(at_this_step), anybody_in_cycle=got_it.exists()
         )
@@ -133,9 +134,11 @@ def staff_of(alert: Alert) -> escalation_rules.Staff:
     users = {user.pk: user for user in User.objects.filter(pk__in=everybody)}
     usable = phone_confirmation.usable_phones(alert.organization_id, users.values())
     in_chat = chat_channels.working_by_user(alert.organization_id, everybody)
+    in_browsers = push_subscriptions.subscribed_users(alert.organization_id, everybody)
     can = {
         pk: _can(alert.organization_id, user, has_phone=pk in usable)
         | ({escalation_rules.CHAT} if pk in in_chat else set())
+        | ({escalation_rules.PUSH} if pk in in_browsers else set())
         for pk, user in users.items()
     }
     wants = wants_of(alert.organization_id, everybody, alert.kind, is_alert=True)
@@ -146,6 +149,7 @@ def staff_of(alert: Alert) -> escalation_rules.Staff:
                 (escalation_rules.SMS, wants[pk].sms),
                 (escalation_rules.VOICE, wants[pk].voice),
                 (escalation_rules.CHAT, wants[pk].chat),
+                (escalation_rules.PUSH, wants[pk].push),
             )
             if is_wanted and channel in can[pk]
         }
@@ -204,6 +208,7 @@ def _reach(alert: Alert, move: escalation_rules.EscalationMove) -> None:
     )
     Delivery.objects.bulk_create(chats, ignore_conflicts=True)
     notify_loop(chat_channels.CHAT_LOOP)
+    notify_loop(PUSH_LOOP)
     notify_loop(PHONE_LOOP)
     notify_loop(EMAIL_LOOP)
     names = {user.pk: str(user) for user in User.objects.filter(pk__in=users)}
@@ -277,4 +282,10 @@ def _last_action_since(alert: Alert, since: datetime) -> datetime | None:
 
 
 _NOTHING = Wants(shown=True, email=False, sms=False, voice=False)
-_WORDS: dict[str, str] = {Channel.EMAIL: "email", Channel.SMS: "text", Channel.VOICE: "call", Channel.CHAT: "chat"}
+_WORDS: dict[str, str] = {
+    Channel.EMAIL: "email",
+    Channel.SMS: "text",
+    Channel.VOICE: "call",
+    Channel.CHAT: "chat",
+    Channel.PUSH: "push",
+}

@@ -21,8 +21,9 @@ from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from notifications import live_updates, rules, sql
 from notifications.models import Alert, Channel, Delivery, Level, Notification, Route
-from notifications.services import alerts, chat_channels, ownership
+from notifications.services import alerts, chat_channels, ownership, push_subscriptions
 from notifications.services.preferences import Wants, plan_of, wants_of
+from notifications.services.push_messages import PUSH_LOOP
 from notifications.subjects import facts_of
 
 log = structlog.get_logger(__name__)
@@ -219,17 +220,32 @@ def write(
     if alert is None:
         in_chat = [user for user in users if wants[user].chat]
         at_once += chat_channels.make_deliveries(written, in_chat)
+        at_once += _make_pushes(written, [user for user in users if wants[user].push])
     if at_once:
         Delivery.objects.bulk_create(at_once, ignore_conflicts=True)
         notify_loop(EMAIL_LOOP)
         notify_loop(PHONE_LOOP)
         notify_loop(chat_channels.CHAT_LOOP)
+        notify_loop(PUSH_LOOP)
     live_updates.notify_written(organization_id, [row.pk for row in written])
     return written
 
 
+def _make_pushes(rows: Sequence[Notification], users: Sequence[int]) -> list[Delivery]:
+    """Return unsaved pushes of these notifications to those of the users who get them in a browser."""
+    if not users or not rows:
+        return []
+    organization_id = rows[0].organization_id
+    subscribed = push_subscriptions.subscribed_users(organization_id, users)
+    return [
+        Delivery(organization_id=organization_id, notification=row, channel=Channel.PUSH)
+        for row in rows
+        if row.user_id in subscribed
+    ]
+
+
 def _at_once(wants: Wants, alert: Alert | None) -> list[tuple[Channel, bool]]:
-    """Return the immediate channels. An alert's texts, calls and chat messages are part of its escalation."""
+    """Return the immediate channels. An alert's others are part of its escalation. `write` adds chat and push."""
     return [(Channel.EMAIL, wants.email), (Channel.SMS, wants.sms and alert is None)]
 
 

@@ -26,6 +26,7 @@ class Wants:
     sms: bool
     voice: bool
     chat: bool = False
+    push: bool = False
 
 
 def default_of(kind: str, *, is_alert: bool | None = None) -> Wants:
@@ -35,7 +36,7 @@ def default_of(kind: str, *, is_alert: bool | None = None) -> Wants:
     """
     rule = rules.BY_KIND[kind]
     is_alert = rule.level == rules.CRITICAL if is_alert is None else is_alert
-    return Wants(shown=True, email=rule.email, sms=is_alert, voice=is_alert, chat=is_alert)
+    return Wants(shown=True, email=rule.email, sms=is_alert, voice=is_alert, chat=is_alert, push=is_alert)
 
 
 def wants_of(
@@ -49,8 +50,10 @@ def wants_of(
 
 
 def _wants_of_row(row: Preference, usual: Wants) -> Wants:
-    """Return the user's choice. Rows of releases without chat channels have the default for chat."""
-    return Wants(row.shown, row.email, row.sms, row.voice, usual.chat if row.chat is None else row.chat)
+    """Return the user's choice. Rows of releases without chat channels or push have their defaults."""
+    chat = usual.chat if row.chat is None else row.chat
+    push = usual.push if row.push is None else row.push
+    return Wants(row.shown, row.email, row.sms, row.voice, chat, push)
 
 
 @dataclass(frozen=True)
@@ -125,7 +128,9 @@ def plan_of(organization_id: int) -> Plan:
     """Return the escalation plan for an alert that is raised now."""
     policy = EscalationPolicy.objects.of(organization_id).first() or EscalationPolicy()
     rows: list[EscalationStep] = list(policy.steps.all()) if policy.pk else []
-    steps = [Step(row.audience, row.after_s, row.spacing_s, row.sms, row.voice, row.chat) for row in rows]
+    steps = [
+        Step(row.audience, row.after_s, row.spacing_s, row.sms, row.voice, row.chat, row.push) for row in rows
+    ]
     return Plan(
         repeat_s=policy.repeat_s or settings.ALERT_REPEAT_S,
         again_after_s=policy.again_after_s or settings.ALERT_AGAIN_AFTER_S,

@@ -363,6 +363,11 @@ def news_text(organization: str, news: str, context: PromptContext, url: str) ->
     )
 
 
+def news_title(news: str) -> str:
+    """Return the change of a job as a title: "Your job has changed"."""
+    return _(_NEWS[news])
+
+
 def page_text(organization: str, url: str) -> str:
     """Return the text with the link to the technician's page."""
     return _("{organization}: your page for duty, position and jobs: {url} Don't share this link.").format(

@@ -17,7 +17,7 @@ from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
-from dispatch.jobs import policies, sql
+from dispatch.jobs import policies, sql, technician_messages
 from dispatch.jobs.models import Job, TechnicianNotice
 from dispatch.jobs.rules.customer_phrases import local_time
 from dispatch.jobs.rules.notices import GAINS, LOSSES, combine_news, may_wait
@@ -29,6 +29,8 @@ NOTICE_LOOP = "jobs_notices"
 PURPOSE = "job_news"
 # How long a text may take before the technician is called, and both before dispatchers are alerted.
 TEXT_WAIT, ALERT_AFTER = timedelta(seconds=90), timedelta(minutes=5)
+# How long a notice is worth showing on a phone that was off.
+PUSH_LIFETIME = timedelta(hours=4)
 # A technician who accepted a job within this time before the quiet hours may be driving to it.
 ACCEPTED_BEFORE = timedelta(hours=4)
 
@@ -78,6 +80,9 @@ def start_sending(job: Job, notice: TechnicianNotice) -> None:
     now = clock.now()
     notice.deferred_until, notice.alert_at, notice.next_action_at = None, now + ALERT_AFTER, now
     if notice.text_id is None:
+        technician_messages.report(
+            notice.technician_id, technician_messages.JOB_NEWS, notice.pk, until=now + PUSH_LIFETIME
+        )
         if notice.news == News.ASSIGNED:
             text = sms.send_address(job, notice.technician_id, actor=SYSTEM)
         else:

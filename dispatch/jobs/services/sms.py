@@ -15,7 +15,7 @@ from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock, languages
 from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor
-from dispatch.jobs import policies, signed_links
+from dispatch.jobs import policies, signed_links, technician_messages
 from dispatch.jobs.models import Job, Offer, TechnicianNotice
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.rules.customer_phrases import without_links
@@ -34,6 +34,7 @@ ADDRESS_TEXT_LIFETIME = timedelta(hours=4)
 def send_offer(offer: Offer, job: Job, *, to_phone: Any, pool: DispatchPool) -> Text | None:
     """Send the offer by text in addition to its call. Return None if this technician is only called."""
     organization, url = job.organization, signed_links.offer_url(offer)
+    technician_messages.report(offer.technician_id, technician_messages.OFFER, offer.pk, until=offer.expires_at)
     with languages.override(language_for(organization, offer.technician)):
         body = phrases.offer_text(organization.name, prompt_context(job, offer.distance_m), url)
     try:
@@ -61,6 +62,10 @@ def send_address(job: Job, technician_id: int, *, actor: Actor) -> Text | None:
     )
     if not policy.address_by_text:
         return None
+    if actor.type == "technician":  # others' assignments are reported with their notice
+        until = clock.now() + ADDRESS_TEXT_LIFETIME
+        kind = technician_messages.JOB
+        technician_messages.report(technician_id, kind, job.pk, attempt=job.version, until=until)
     technician = fast_rows.fetch_by_pk(Technician, technician_id)
     if not telephony.may_text(job.organization_id, technician.phone):
         return None

@@ -1,0 +1,98 @@
+"""Write the messages to browsers; `push_deliveries` sends them.
+
+Each person gets a message in each of their browsers. A browser that is being removed meanwhile is skipped: these
+statements run in the transactions of alerts and jobs, which no push may fail.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.db import connection
+from django.db.models import Q
+
+from dispatch.core import clock
+from dispatch.core.runtime.queues import notify_loop
+from notifications.models import Alert, Channel, Delivery, Level, PushMessage, PushSubscription
+
+PUSH_LOOP = "notifications_push"
+Purpose, Status = PushMessage.Purpose, PushMessage.Status
+OPEN = (Status.WAITING, Status.SENDING)
+# How long a message is worth sending, and a push service keeps it for a browser that is not connected.
+ALERT_LIFETIME, NEWS_LIFETIME = timedelta(hours=1), timedelta(hours=4)
+CLOSE_LIFETIME, TEST_LIFETIME = timedelta(hours=1), timedelta(minutes=2)
+
+# KEY SHARE keeps the browsers until the end of the transaction, as the foreign key demands.
+_WRITE = """
+INSERT INTO notifications_pushmessage (
+    organization_id, subscription_id, purpose, subject_id, attempt, status, attempts, next_attempt_at, expires_at,
+    error, created_at
+)
+SELECT organization_id, id, %(purpose)s, %(subject_id)s, %(attempt)s, 'waiting', 0, %(now)s, %(until)s, '', %(now)s
+FROM (
+    SELECT organization_id, id FROM notifications_pushsubscription
+    WHERE {condition} FOR KEY SHARE SKIP LOCKED
+) browser
+ON CONFLICT (subscription_id, purpose, subject_id, attempt) DO NOTHING
+"""
+_OF_USER = _WRITE.format(condition="organization_id = %(organization_id)s AND user_id = %(owner)s")
+_OF_TECHNICIAN = _WRITE.format(condition="technician_id = %(owner)s")
+_BY_ID = _WRITE.format(condition="id = ANY(%(owner)s::bigint[])")
+
+
+def write_for_delivery(row: Delivery) -> int:
+    """Write the messages of a user's delivery, one for each of their browsers. Return how many there are."""
+    lifetime = ALERT_LIFETIME if row.notification.level == Level.CRITICAL else NEWS_LIFETIME
+    _write(
+        _OF_USER, row.notification.user_id, Purpose.ALERT, row.pk, until=row.created_at + lifetime,
+        organization_id=row.organization_id,
+    )  # fmt: skip
+    return PushMessage.objects.filter(purpose=Purpose.ALERT, subject_id=row.pk).count()
+
+
+def write_for_technician(technician_id: int, purpose: str, subject_id: int, attempt: int, until: datetime) -> None:
+    """Write the messages to a technician's browsers, in one statement: few technicians have any."""
+    _write(_OF_TECHNICIAN, technician_id, purpose, subject_id, attempt=attempt, until=until)
+
+
+def write_test(subscription: PushSubscription, event_id: int) -> None:
+    """Write a test message to one browser."""
+    _write(_BY_ID, [subscription.pk], Purpose.TEST, event_id, until=clock.now() + TEST_LIFETIME)
+
+
+def close_alert(alert: Alert) -> None:
+    """Let the browsers that show an alert close it, and drop what waits. Call it in the transaction of the end."""
+    deliveries = Delivery.objects.filter(notification__alert=alert, channel=Channel.PUSH)
+    ids = list(deliveries.order_by("pk").values_list("pk", flat=True))
+    if not ids:
+        return
+    messages = PushMessage.objects.filter(purpose=Purpose.ALERT, subject_id__in=ids)
+    tried = messages.filter(Q(attempts__gt=0) | Q(status=Status.SENDING)).exclude(status=Status.FAILED)
+    browsers = list(tried.order_by().values_list("subscription_id", flat=True).distinct())
+    messages.filter(status=Status.WAITING).update(
+        status=Status.DROPPED, next_attempt_at=None, ended_at=clock.now()
+    )
+    if browsers:
+        until = clock.now() + CLOSE_LIFETIME
+        _write(_BY_ID, browsers, Purpose.CLOSE, alert.pk, attempt=alert.returns, until=until)
+
+
+def _write(
+    statement: str,
+    owner: object,
+    purpose: str,
+    subject_id: int,
+    *,
+    until: datetime,
+    attempt: int = 0,
+    organization_id: int = 0,
+) -> None:
+    values = {
+        "owner": owner, "purpose": purpose, "subject_id": subject_id, "attempt": attempt, "until": until,
+        "organization_id": organization_id, "now": clock.now(),
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute(statement, values)
+        count = cursor.rowcount
+    if count:
+        notify_loop(PUSH_LOOP)
