@@ -49,6 +49,9 @@ SIMULATOR_URL = env.str("SIMULATOR_URL", default="http://127.0.0.1:8010").rstrip
 # Further providers, name to module, as JSON: for example, a benchmark's simulated one.
 PROVIDER_MODULES = env.json("PROVIDER_MODULES", default={}) if DEVELOPMENT else {}
 PROVIDER_TIMEOUT_S = env.float("PROVIDER_TIMEOUT_S", default=10.0)
+# Concurrent requests for calls: of a process in all, and of one account at the provider.
+PROVIDER_REQUESTS = env.int("PROVIDER_REQUESTS", default=512)
+PROVIDER_ACCOUNT_REQUESTS = env.int("PROVIDER_ACCOUNT_REQUESTS", default=64)
 # A leader that has not reached the provider for this long gives way to a process that reaches it.
 PROVIDER_LOST_AFTER_S = env.float("PROVIDER_LOST_AFTER_S", default=10.0)
 # A request may be sent at most this long after its claim; after that its outcome can only be "unknown".

@@ -45,8 +45,8 @@ def place_due() -> float | None:
     """Place created calls that are due, and return the seconds until the next is due.
 
     Such calls were deferred by a rate limit or the provider, left behind by a dead process, or created while all
-    threads of their account were busy. Claims are sequential, because each takes a token of the rate limit: alerts
-    first, then offers, then others. A call is claimed only when its account has a free thread to request it, and
+    slots of their account were busy. Claims are sequential, because each takes a token of the rate limit: alerts
+    first, then offers, then others. A call is claimed only when its account has a free slot to request it, and
     none while only another host reaches the provider, which takes over soon.
     """
     if reachability.process.is_relieved(call_requests.PLACER):
@@ -77,7 +77,7 @@ def _place_call(slot: Slot, call_id: int, tally: Tally) -> None:
             record_failure(call_id, error, event="call_claim_failed", rule=_SKIP_CALL, count=tally)
             return
         if changed and call.status == Call.Status.REQUESTING:
-            slot.start(call_requests.request_from_provider, call)
+            call_requests.start_request(slot, call)
         tally.succeeded()
 
 

@@ -1,8 +1,9 @@
-"""Run requests to the provider in threads, with a share for each account.
+"""Run requests to the provider beside loops and workers, with a share for each account.
 
 Loops, workers and web processes do not wait for a provider. A loop claims work only for accounts that have a free
-thread. An account that hangs therefore holds only its share of threads and delays no other account. Calls, texts,
-hang-ups, lookups and probes have separate threads.
+slot. An account that hangs therefore holds only its share of slots and delays no other account. Calls, texts,
+hang-ups, lookups and probes have separate slots. Calls are requested in an event loop, and threads only write
+their outcomes; for the others, a slot is a thread.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import NamedTuple, TypeVar
 from dispatch.core import clock
 from dispatch.core.db.isolation import FailureRule
 from dispatch.core.db.lock_waits import RecentlyBlocked
+from dispatch.core.runtime.fair_requests import FairRequests
 from dispatch.core.runtime.fair_threads import FairThreads
 from dispatch.telephony.models import Call, Text
 
 Row = TypeVar("Row", Call, Text)
 
-CALLS = FairThreads("calls", threads=24, per_key=8)
+CALLS = FairRequests("calls", requests=64, per_key=16, threads=8)
 TEXTS = FairThreads("texts", threads=12, per_key=4)
 HANG_UPS = FairThreads("hang_ups", threads=16, per_key=4)
 LOOKUPS = FairThreads("lookups", threads=16, per_key=4)

@@ -6,6 +6,7 @@ call the phone rings and is busy; in an answered call the prompt is fetched.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -23,7 +24,7 @@ from tests.benchmarks.table_statistics import ANALYZED, UNANALYZED, analyze, swi
 from tests.benchmarks.whole_counts import counted, statements
 from tests.support.waiting import wait_until
 
-COUNT, RUNS, DIALERS = 100, 3, 2
+COUNT, RUNS, DIALERS = int(os.environ.get("BENCH_CALLS", "100")), 3, 2
 PLANS = {"busy": "busy call", "accept": "answered call"}
 LONGEST_S = 180.0
 

@@ -48,6 +48,10 @@ class BlackHole:
             client.api.base_url = self._url
             self._clients.append(client)
 
+    def url_for(self, account_sid: str, real_url: str) -> str:
+        """Return where the account requests calls: here, until the hole is given back."""
+        return self._url if account_sid == self._sid and self._is_open else real_url
+
     def give_back(self) -> None:
         """Cut the hanging requests. Later ones go to the simulator."""
         with self._lock:
@@ -67,6 +71,7 @@ class BlackHole:
 def black_hole(account_sid: str, real_url: str) -> Iterator[BlackHole]:
     """Let every request of the account hang. At the end, its threads have ended."""
     hole, make_client = BlackHole(account_sid, real_url), Twilio._make_client
+    simulator_url = Twilio._simulator_url
 
     def make_and_aim(self: Twilio, credentials: tuple[str, str]) -> Any:
         client = make_client(self, credentials)
@@ -75,6 +80,7 @@ def black_hole(account_sid: str, real_url: str) -> Iterator[BlackHole]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Twilio, "_make_client", make_and_aim)
+        patch.setattr(Twilio, "_simulator_url", lambda self: hole.url_for(self._sid, simulator_url(self)))
         FairThreads.start_threads()
         try:
             yield hole

@@ -28,7 +28,7 @@ from tests.telephony.conftest import Caller, create_text, is_placed, now_is, run
 
 ANN, BOB = "+16025550101", "+16025550102"
 TOKEN = "token-of-the-other"
-PER_KEY = 8
+PER_KEY = 16
 
 
 class Other(Caller):
@@ -111,7 +111,7 @@ def settle(step: Callable[[], Any]) -> None:
 
 
 def test_an_account_that_returns_places_its_calls_again(caller: Caller, other: Other, hole: BlackHole) -> None:
-    other.create_many(10)
+    other.create_many(PER_KEY + 2)
     clock.travel(2)
     run_loop("placer")
     wait_until(lambda: hole.held() == PER_KEY)

@@ -26,6 +26,8 @@ from twilio.rest.api.v2010.account import AccountInstance
 from twilio.rest.api.v2010.account.call import CallContext, CallInstance, CallList
 from twilio.rest.api.v2010.account.message import MessageInstance, MessageList
 
+from dispatch.core.http.client import Response
+from dispatch.core.http.service_client import ServiceClient
 from dispatch.dev.simulator import params, rest, rest_messages
 from dispatch.telephony import providers
 from dispatch.telephony.providers.base import CallGone, CallRequest, Rejected, Submitted, TextRequest
@@ -54,11 +56,15 @@ class Exchange:
     body: dict[str, Any]
 
 
+def template_of(path: str) -> str:
+    path = re.sub(r"/AC[0-9a-f]{32}", "/{AccountSid}", path)
+    return re.sub(r"/(CA|SM)[0-9a-f]{32}\.json", "/{Sid}.json", path)
+
+
 def exchange_of(request: Any, response: requests.Response) -> Exchange:
     parts = urlsplit(request.url)
     path = re.sub(r"/AC[0-9a-f]{32}\.json", "/{Sid}.json", parts.path)
-    path = re.sub(r"/AC[0-9a-f]{32}", "/{AccountSid}", path)
-    path = re.sub(r"/(CA|SM)[0-9a-f]{32}\.json", "/{Sid}.json", path)
+    path = template_of(path)
     form = request.body.decode() if isinstance(request.body, bytes) else request.body or ""
     return Exchange(request.method, path, parse_qsl(parts.query or form), response.status_code, response.json())
 
@@ -75,7 +81,17 @@ def exchanges(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> list[Exchange]
             recorded.append(exchange_of(request, response))
         return response
 
+    post = ServiceClient.post
+
+    async def record_call(self: ServiceClient, url: str, body: bytes, *args: Any, **more: Any) -> Response:
+        response = await post(self, url, body, *args, **more)
+        path = template_of(urlsplit(url).path)
+        answer = json.loads(response.body_start)
+        recorded.append(Exchange("POST", path, parse_qsl(body.decode()), response.status, answer))
+        return response
+
     monkeypatch.setattr(requests.Session, "send", record)
+    monkeypatch.setattr(ServiceClient, "post", record_call)
     use_everything(caller)
     return recorded
 

@@ -105,12 +105,12 @@ class Response:
     truncated: bool = False
 
 
-class _Request(aiohttp.ClientRequest):
-    """Note in the task's `Lookup` that sending begins. aiohttp's tracing costs ten times as much."""
+class TrackedRequest(aiohttp.ClientRequest):
+    """Record in the task's `Lookup` that sending begins. aiohttp's tracing costs ten times as much."""
 
     async def send(self, conn: Any) -> aiohttp.ClientResponse:
         if lookup := lookups.current.get():
-            lookup.sent = True
+            lookup.begin_sending(conn)
         return await super().send(conn)
 
 
@@ -239,7 +239,7 @@ class HttpClient:
                     ssl=True if tls is None else tls,
                 ) as answer,
             ):
-                kept, truncated = await _read(answer, kept_bytes)
+                kept, truncated = await read_start(answer, kept_bytes)
         except TimeoutError:
             if lookup.is_waiting:
                 raise LookupDelayed("the name was not looked up in time", sent=False) from None
@@ -249,7 +249,7 @@ class HttpClient:
                 raise refusal from None
             if delayed := _cause(error, lookups.LookupDelayed):
                 raise LookupDelayed(str(delayed), sent=False) from None
-            raise TargetUnreachable(_describe_error(error), sent=lookup.sent) from error
+            raise TargetUnreachable(describe_error(error), sent=lookup.sent) from error
         finally:
             lookups.current.reset(context)
         return Response(
@@ -281,7 +281,7 @@ class HttpClient:
                 max_line_size=MAX_HEADER_BYTES,
                 max_field_size=MAX_HEADER_BYTES,
                 headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
-                request_class=_Request,
+                request_class=TrackedRequest,
             )
         return self._sessions[allow_private]
 
@@ -304,7 +304,7 @@ def check_headers(headers: Mapping[str, str]) -> None:
             raise ValueError(f"the header {name} contains a character that cannot be sent")
 
 
-async def _read(answer: aiohttp.ClientResponse, kept_bytes: int) -> tuple[bytes, bool]:
+async def read_start(answer: aiohttp.ClientResponse, kept_bytes: int) -> tuple[bytes, bool]:
     """Return the first `kept_bytes` of the body and whether there were more.
 
     Nothing beyond READ_BYTES is read: the connection is closed instead of reused.
@@ -356,7 +356,8 @@ def _cause(error: BaseException | None, kind: type[E]) -> E | None:
     return error
 
 
-def _describe_error(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
+    """Return the type and the message of an error, for the log."""
     text = str(error).strip()
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 

@@ -15,6 +15,7 @@ from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
+from typing import Any
 
 from aiohttp.abc import AbstractResolver, ResolveResult
 
@@ -36,6 +37,10 @@ class Lookup:
     key: int = 0
     is_waiting: bool = False
     sent: bool = False
+
+    def begin_sending(self, connection: Any) -> None:
+        """Record that the request is about to be written to this connection of aiohttp."""
+        self.sent = True
 
 
 # The request of the current task. Tasks that aiohttp starts for it inherit the value.

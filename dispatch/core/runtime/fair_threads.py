@@ -18,6 +18,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Hashable
+from contextlib import nullcontext
 from queue import Empty, SimpleQueue
 from types import TracebackType
 from typing import Any, ClassVar, Self
@@ -42,7 +43,8 @@ SLOW_S = 1.0
 # A connection that was idle for longer is checked before its next use.
 CHECK_AFTER_S = 1.0
 
-_Task = tuple["Slot", Callable[..., Any], tuple[Any, ...]]
+# A task without a slot releases the slots of its work itself.
+_Task = tuple["Slot | None", Callable[..., Any], tuple[Any, ...]]
 
 
 class Slot:
@@ -98,17 +100,22 @@ class FairThreads:
     """At most `threads` concurrent tasks, at most `per_key` of one key, and one of each item.
 
     `keeps_connection`: whether a task keeps its thread's database connection while it waits for its server.
+    `slots`: how many slots there are, if not one for each thread; a task then waits for a free thread.
     """
 
     _all: ClassVar[list[FairThreads]] = []
     _are_started: ClassVar[bool] = False
 
-    def __init__(self, name: str, *, threads: int, per_key: int, keeps_connection: bool = True) -> None:
+    def __init__(
+        self, name: str, *, threads: int, per_key: int, keeps_connection: bool = True, slots: int = 0
+    ) -> None:
         self.name, self._threads, self._keeps_connection = name, threads, keeps_connection
-        self._shares = FairShares(threads, per_key)
+        self._slots, self._max_alive = slots, threads
+        self._shares = FairShares(slots or threads, per_key)
         self._items: dict[Hashable, tuple[int, float]] = {}  # with their keys, and since when
         self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
         self._alive = self._idle = 0
+        self._waiting = 0  # tasks without a thread yet
         self._ended = 0
         self._is_stopping = False
         self._changed = threading.Condition()
@@ -174,7 +181,8 @@ class FairThreads:
         """Run tasks in threads from now on. `most`: of each kind, instead of the usual number."""
         for threads in cls._all:
             threads._is_stopping = False
-            threads._shares.limit = threads._threads if most is None else min(most, threads._threads)
+            threads._max_alive = threads._threads if most is None else min(most, threads._threads)
+            threads._shares.limit = threads._slots or threads._max_alive
         cls._are_started = True
 
     @classmethod
@@ -209,22 +217,39 @@ class FairThreads:
             finally:
                 self._release(slot)
             return
+        self._start_task((slot, work, args))
+
+    def _start_task(self, task: _Task) -> None:
         with self._changed:
-            self._tasks.put((slot, work, args))
+            self._tasks.put(task)
             if self._idle:
                 self._idle -= 1
                 return
+            if self._alive >= self._max_alive:
+                self._waiting += 1  # for a thread that ends its task
+                return
             self._alive += 1
+        self._start_thread()
+
+    def _start_thread(self) -> None:
         threading.Thread(target=self._work, name=f"{self.name}-request", daemon=True).start()
 
-    def _release(self, slot: Slot, idle: int = 0) -> None:
-        """Release the slot. `idle`: 1 if its thread waits for the next task now."""
+    def _release(self, slot: Slot) -> None:
         with self._changed:
             self._items.pop(slot.item, None)
             self._shares.release(slot.key)
-            self._idle += idle
             self._ended += slot.is_started
             self._changed.notify_all()
+
+    def _end_task(self, slot: Slot | None) -> None:
+        """Release the slot. The thread takes a task that waits, or is idle now."""
+        with self._changed:
+            if self._waiting:
+                self._waiting -= 1
+            else:
+                self._idle += 1
+            if slot is not None:
+                self._release(slot)
 
     def _work(self) -> None:
         used_at = time.monotonic()
@@ -232,14 +257,20 @@ class FairThreads:
             slot, work, args = task
             if time.monotonic() - used_at > CHECK_AFTER_S:
                 close_old_connections()
-            if not self._run(work, args):
+            if not self._run(work, args, is_timed=slot is not None):
                 connections.close_all()  # it may have failed because the connection is broken
             used_at = time.monotonic()
-            self._release(slot, idle=1)
+            self._end_task(slot)
         connections.close_all()
         with self._changed:
             self._alive -= 1
+            takes_over = self._waiting > 0  # a task that came while this thread was ending
+            if takes_over:
+                self._waiting -= 1
+                self._alive += 1
             self._changed.notify_all()
+        if takes_over:
+            self._start_thread()
 
     def _next_task(self) -> _Task | None:
         """Return the next task, or None if the thread ends."""
@@ -255,9 +286,9 @@ class FairThreads:
                     self._idle -= 1
                     return None
 
-    def _run(self, work: Callable[..., Any], args: tuple[Any, ...]) -> bool:
+    def _run(self, work: Callable[..., Any], args: tuple[Any, ...], *, is_timed: bool = True) -> bool:
         try:
-            with metrics.request_seconds.labels(self.name).time():
+            with metrics.request_seconds.labels(self.name).time() if is_timed else nullcontext():
                 work(*args)
         except Exception:
             log.exception("request_task_failed", threads=self.name)

@@ -1,4 +1,7 @@
-"""Adapt Twilio, with its official SDK. `twilio.rest` is slow to import, so it is imported on first use."""
+"""Adapt Twilio, with its official SDK; only calls are requested without it (`twilio_calls`).
+
+`twilio.rest` is slow to import, so it is imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ import structlog
 from django.conf import settings
 
 from dispatch.capacity.models import ProviderAccount
+from dispatch.core.runtime import request_loop
 from dispatch.telephony.handlers import AgentConnection, Connection, VoicePrompt
 from dispatch.telephony.providers import twilio_codes as codes
 from dispatch.telephony.providers import twilio_connections, twilio_signatures, twilio_speech
@@ -42,6 +46,8 @@ from dispatch.telephony.providers.base import (
     Unknown,
     WebhookEvent,
 )
+from dispatch.telephony.providers.connections import proxy_of
+from dispatch.telephony.providers.twilio_calls import CONNECT_RETRY_S, CallsEndpoint, server_of
 from dispatch.telephony.providers.twilio_prices import fetch_prices
 from dispatch.telephony.rules import ENDS, ListedCall
 
@@ -55,11 +61,7 @@ SIGNATURE = "X-Twilio-Signature"
 LONG_FIELDS = {"HandoffData": 8000}
 # The provider creates the legs of a connection itself, so the first report is their creation.
 LEG_EVENTS = ["initiated", "ringing", "answered", "completed"]
-# That a call is queued is in the response to its request. That it was answered is reported by the request for its
-# prompt, unless that waits for machine detection.
-CALL_EVENTS = ["ringing", "completed"]
-DETECTED_CALL_EVENTS = ["ringing", "answered", "completed"]
-CONNECT_RETRY_S = 2.0
+NO_TOKEN = Rejected(False, "20003", "the account has no token", "configuration", True)
 NO_CALL = "CA" + "0" * 32
 # How long a text may wait in Twilio's queue (seconds): what Twilio accepts.
 MIN_VALIDITY_S, MAX_VALIDITY_S = 5, 36_000
@@ -75,8 +77,9 @@ def make(account: ProviderAccount) -> Twilio:
 
 
 class Twilio(Provider):
-    """A client of one Twilio account. It holds a connection pool, so each thread needs its own client."""
+    """A client of one Twilio account."""
 
+    is_async = True
     has_prices = True
 
     def __init__(self, account: ProviderAccount) -> None:
@@ -84,28 +87,29 @@ class Twilio(Provider):
         self._tokens = [token for token in (account.auth_token, account.previous_auth_token) if token]
         self._token = account.auth_token
         self._key = (account.api_key_sid, account.api_key_secret) if account.api_key_sid else None
-        self._place = {"region": account.region or None, "edge": account.edge or None}
+        self._region, self._edge = account.region, account.edge
         self._made: Client | None = None
+        self._calls: CallsEndpoint | None = None
 
     # --- requests to the provider
 
     def place(self, order: CallRequest) -> Outcome:
-        return self._create(
-            lambda client: client.calls.create(
-                to=order.to,
-                from_=order.from_,
-                url=order.voice_url,
-                method="POST",
-                status_callback=order.status_url,
-                status_callback_method="POST",
-                status_callback_event=DETECTED_CALL_EVENTS if order.detect_machine else CALL_EVENTS,
-                timeout=order.ring_timeout_s,
-                time_limit=order.time_limit_s,
-                **({"fallback_url": order.fallback_url} if order.fallback_url else {}),
-                **({"machine_detection": _detection(order)} if order.detect_machine else {}),
-            ),
-            order.leave_within_s,
-        )
+        return request_loop.run(self.place_async(order))
+
+    async def place_async(self, order: CallRequest) -> Outcome:
+        try:
+            if not self._token:
+                return NO_TOKEN
+            if self._calls is None:
+                self._calls = self._calls_endpoint()
+        except Exception as error:  # nothing was sent
+            log.exception("provider_client_failed")
+            return Rejected(False, "", str(error)[:255], "configuration", True)
+        try:
+            return await self._calls.create(order, order.leave_within_s)
+        except Exception as error:
+            log.exception("provider_response_unreadable")
+            return Unknown(f"{type(error).__name__}")
 
     def send_text(self, order: TextRequest) -> Outcome:
         extra: dict[str, Any] = {"status_callback": order.status_url} if order.status_url else {}
@@ -172,7 +176,7 @@ class Twilio(Provider):
 
         try:
             if not self._token:
-                return Rejected(False, "20003", "the account has no token", "configuration", True)
+                return NO_TOKEN
             # a standard API key may not read the account: that takes the token, and the key is tried separately
             client = self._client() if self._key is None else self._make_client((self._sid, self._token))
             account = client.api.v2010.accounts(self._sid).fetch()
@@ -330,6 +334,17 @@ class Twilio(Provider):
         document.redirect(url, method="POST")
         return document.to_xml().encode(), "text/xml; charset=utf-8"
 
+    def _calls_endpoint(self) -> CallsEndpoint:
+        server = server_of(self._region, self._edge)
+        credentials = self._key or (self._sid, self._token)
+        if settings.DEVELOPMENT and settings.SIMULATOR_URL:
+            host = urlsplit(server).netloc
+            return CallsEndpoint(self._simulator_url(), self._sid, credentials, host=host)
+        return CallsEndpoint(server, self._sid, credentials, proxy=proxy_of(server))
+
+    def _simulator_url(self) -> str:
+        return settings.SIMULATOR_URL
+
     # --- the SDK
 
     def _client(self) -> Client:
@@ -344,7 +359,8 @@ class Twilio(Provider):
 
         local = settings.SIMULATOR_URL if settings.DEVELOPMENT else ""
         http = PooledHttp(trust_env=not local)
-        client = Client(*credentials, account_sid=self._sid, http_client=http, **self._place)
+        place = {"region": self._region or None, "edge": self._edge or None}
+        client = Client(*credentials, account_sid=self._sid, http_client=http, **place)
         if local:
             http.host = urlsplit(client.get_hostname(client.api.base_url)).netloc
             client.region = client.edge = None
@@ -364,7 +380,7 @@ class Twilio(Provider):
 
         try:
             if not self._token:
-                return Rejected(False, "20003", "the account has no token", "configuration", True)
+                return NO_TOKEN
             client = self._client()
             self._http().limit_connect_time(
                 min(leave_within_s or settings.PROVIDER_TIMEOUT_S, settings.PROVIDER_TIMEOUT_S)
@@ -407,10 +423,6 @@ class Twilio(Provider):
             raise ProviderError(codes.describe_error(error)) from error
         except Exception as error:  # a network error, or a response that the SDK can't parse
             raise ProviderError(type(error).__name__) from error
-
-
-def _detection(order: CallRequest) -> str:
-    return "DetectMessageEnd" if order.waits_for_beep else "Enable"
 
 
 def _clean(form: Mapping[str, str]) -> dict[str, str]:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import ssl
-import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
-from email.utils import parsedate_to_datetime
 from http.cookiejar import DefaultCookiePolicy
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,17 +21,17 @@ from urllib3.connection import HTTPConnection
 from urllib3.connectionpool import HTTPConnectionPool, HTTPSConnectionPool
 from urllib3.exceptions import ConnectTimeoutError, NewConnectionError, ProxyError, SSLError
 
-from dispatch.core import clock
+from dispatch.core.http.service_client import abandoning_options
 from dispatch.core.runtime import reachability
+from dispatch.telephony.providers.connections import FAIR_CONNECT_S
+from dispatch.telephony.providers.response_headers import retry_after_s, server_behind
 
 # A connection that was idle for longer is not reused: the server may be closing it, and the outcome of a create
 # request on a closing connection is unknown.
 FRESH_S = 10.0
-# A connection that had less time than this to be made is no proof that the server cannot be reached (seconds).
-FAIR_CONNECT_S = 1.0
 # How long a probe may take to connect: three attempts of TCP (seconds).
 PROBE_CONNECT_S = 4.0
-# Idle connections of a client. Dialers and the placer have at most about this many threads.
+# Idle connections of a client.
 MAX_IDLE = 32
 
 
@@ -69,18 +66,7 @@ class _HttpsPool(_FreshConnections, HTTPSConnectionPool):
 
 
 def _socket_options() -> list[tuple[int, int, int | bytes]]:
-    """Return options with which a request that was given up is never delivered later.
-
-    Otherwise the kernel would go on sending it after the connection was closed. A provider that is reached again
-    would make the call, although its list had been empty for so long that the line was given to another call.
-    """
-    options: list[tuple[int, int, int | bytes]] = [
-        *HTTPConnection.default_socket_options,
-        (socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0)),  # close() discards what was not sent
-    ]
-    if hasattr(socket, "TCP_USER_TIMEOUT"):  # of Linux; also for a process that is paused
-        options.append((socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(settings.PROVIDER_TIMEOUT_S * 1000)))
-    return options
+    return [*HTTPConnection.default_socket_options, *abandoning_options(settings.PROVIDER_TIMEOUT_S)]
 
 
 class _Adapter(HTTPAdapter):
@@ -187,20 +173,8 @@ class PooledHttp(TwilioHttpClient):
 
     def retry_after_s(self) -> float | None:
         """Return the seconds to wait that the last response asked for, as a number or as an HTTP date."""
-        value = self._state.headers.get("retry-after", "")
-        try:
-            return float(value)
-        except ValueError:
-            pass
-        try:
-            return max((parsedate_to_datetime(value) + self.server_behind() - clock.now()).total_seconds(), 0.0)
-        except (ValueError, TypeError):
-            return None
+        return retry_after_s(self._state.headers)
 
     def server_behind(self) -> timedelta:
         """Return how far the server's clock is behind ours, from the Date header of its last response."""
-        try:
-            theirs = parsedate_to_datetime(self._state.headers["date"])
-        except (KeyError, ValueError):
-            return timedelta()
-        return clock.now() - theirs
+        return server_behind(self._state.headers)

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
+from typing import Any, NamedTuple
 
 import structlog
 from django.conf import settings
@@ -11,9 +17,11 @@ from django.db import transaction
 
 from dispatch.capacity import account_outages, rate_limits
 from dispatch.core import clock, fault_injection
-from dispatch.core.db import prepared
+from dispatch.core.db import lock_waits, prepared
+from dispatch.core.db.lock_waits import limit_lock_waits, limited_transaction
 from dispatch.core.events import SYSTEM, Actor
-from dispatch.core.runtime import reachability
+from dispatch.core.runtime import reachability, request_loop
+from dispatch.core.runtime.fair_threads import Slot
 from dispatch.core.runtime.queues import enqueue
 from dispatch.telephony import price_sql, providers, sql, webhook_urls
 from dispatch.telephony.models import Call
@@ -43,16 +51,27 @@ from dispatch.telephony.services.calls import (
 
 log = structlog.get_logger(__name__)
 
+# Requests of providers whose client blocks. Its threads start when they are needed, and use no database.
+_blocking_requests = ThreadPoolExecutor(64, thread_name_prefix="place")
+
 PAUSED_RETRY = timedelta(seconds=1)
-# How long a new call waits for a thread before it is left to the placer (seconds).
+# How long a new call waits for a slot before it is left to the placer (seconds).
 SLOT_WAIT_S = 0.25
 PLACER = "placer"  # the loop that requests calls
 REPEAT_PROMPT = "dispatch.telephony.services.call_requests.request_prompt"
 Status = Call.Status
 
 
+class AnsweredCall(NamedTuple):
+    """A call whose request has ended, and the outcome."""
+
+    call_id: int
+    account_id: int
+    outcome: Outcome
+
+
 def place_soon(call: Call) -> None:
-    """Request a due, created call in a thread, if its account has a free one soon. Otherwise the placer does.
+    """Request a due, created call, if its account has a free slot soon. Otherwise the placer does.
 
     It also does if only another host reaches the provider. Call it outside any transaction. The caller does not
     wait for the response, nor for an account that hangs.
@@ -65,11 +84,11 @@ def place_soon(call: Call) -> None:
     with slot:
         claimed, changed = claim_for_placing(call.pk, in_turn=False)
         if changed and claimed.status == Status.REQUESTING:
-            slot.start(request_from_provider, claimed)
+            start_request(slot, claimed)
 
 
 def claim_for_placing(call_id: int, *, in_turn: bool = True) -> tuple[Call, bool]:
-    """Claim a call for its request. `request_from_provider` follows.
+    """Claim a call for its request. `start_request` follows.
 
     Takes a token of the provider's and the pool's rate limit, so that calls are served in the order of their
     claims. Return the call and whether its status moved. If it is `requesting` then, the claimer must request it
@@ -84,15 +103,36 @@ def claim_for_placing(call_id: int, *, in_turn: bool = True) -> tuple[Call, bool
     return call, changed
 
 
-def request_from_provider(call: Call) -> Call:
-    """Request a claimed call from the provider and write the outcome."""
+def start_request(slot: Slot, call: Call) -> None:
+    """Request a claimed call from the provider in the process's event loop; a thread writes the outcome."""
     fault_injection.crash_point("telephony.place.claimed")
-    outcome = _request(call)
+    CALLS.start_request(slot, _prepare(call), record_outcomes)
+
+
+def request_from_provider(call: Call) -> Call:
+    """Request a claimed call from the provider, wait for the outcome and write it."""
+    fault_injection.crash_point("telephony.place.claimed")
+    answered = request_loop.run(_prepare(call)())
+    (written,) = record_outcomes([answered])
+    return written
+
+
+def record_outcomes(answered: Sequence[AnsweredCall]) -> list[Call]:
+    """Write the outcomes of requests in one transaction, and notify the handlers of the calls.
+
+    With several outcomes, it waits only briefly for a lock.
+    """
     fault_injection.crash_point("telephony.place.sent")
-    call = record_outcome(call.pk, outcome)
+    ordered = sorted(answered, key=lambda answer: answer.call_id)  # so that two batches never deadlock
+    with limit_lock_waits(lock_waits.LOOP_S) if len(ordered) > 1 else nullcontext(), limited_transaction():
+        prepared.defer_fsync()
+        calls = [_write_outcome(answer.call_id, answer.outcome) for answer in ordered]
+        for answer in sorted(ordered, key=lambda answer: answer.account_id):
+            report_outcome(answer.account_id, answer.outcome)
     fault_injection.crash_point("telephony.place.written")
-    notify_handler(call)
-    return call
+    for call in calls:
+        notify_handler(call)
+    return calls
 
 
 def _claim(call_id: int, in_turn: bool) -> tuple[Call, bool]:
@@ -133,29 +173,55 @@ def _claim(call_id: int, in_turn: bool) -> tuple[Call, bool]:
         return call, transition(call, Status.REQUESTING, requested_at=now, send_by=send_by)
 
 
-def _request(call: Call) -> Outcome:
+def _prepare(call: Call) -> Callable[[], Coroutine[Any, Any, AnsweredCall]]:
+    """Return what requests the call when it is run, and never raises."""
+    provider, order, send_by = _provider_of(call), _order_of(call), call.send_by
+    assert send_by is not None
+
+    async def request() -> AnsweredCall:
+        left_s = (send_by - clock.now()).total_seconds()
+        if isinstance(provider, Rejected):
+            outcome: Outcome = provider
+        elif left_s <= 0:
+            # this process stalled after the claim; nothing was sent, so the call may be claimed again
+            outcome = RateLimited(0.0, "the claim expired before the request was sent")
+        else:
+            outcome = await _place(provider, replace(order, leave_within_s=left_s))
+        return AnsweredCall(call.pk, call.account_id, outcome)
+
+    return request
+
+
+def _provider_of(call: Call) -> Provider | Rejected:
     try:
-        provider: Provider = providers.for_account(call.account)
+        return providers.for_account(call.account)
     except Exception as error:
         log.exception("provider_unusable", account=call.account_id)
         return Rejected(False, "", str(error)[:255], "configuration", True)
-    assert call.send_by is not None
-    left_s = (call.send_by - clock.now()).total_seconds()
-    if left_s <= 0:
-        # this process stalled after the claim; nothing was sent, so the call may be claimed again
-        return RateLimited(0.0, "the claim expired before the request was sent")
-    return provider.place(
-        CallRequest(
-            to=str(call.to_phone),
-            from_=str(call.from_phone),
-            voice_url=webhook_urls.webhook(call, "voice"),
-            status_url=webhook_urls.webhook(call, "status"),
-            ring_timeout_s=call.ring_timeout_s,
-            time_limit_s=call.time_limit_s,
-            leave_within_s=left_s,
-            detect_machine=call.detect_machine,
-            fallback_url=webhook_urls.fallback(call.account.provider, call.pk),
-        )
+
+
+async def _place(provider: Provider, order: CallRequest) -> Outcome:
+    """Request the call; in a thread if the provider's client blocks."""
+    try:
+        if provider.is_async:
+            return await provider.place_async(order)
+        return await asyncio.get_running_loop().run_in_executor(_blocking_requests, provider.place, order)
+    except Exception as error:  # the provider violates its contract; it may have requested the call
+        log.exception("provider_raised")
+        return Unknown(type(error).__name__)
+
+
+def _order_of(call: Call) -> CallRequest:
+    return CallRequest(
+        to=str(call.to_phone),
+        from_=str(call.from_phone),
+        voice_url=webhook_urls.webhook(call, "voice"),
+        status_url=webhook_urls.webhook(call, "status"),
+        ring_timeout_s=call.ring_timeout_s,
+        time_limit_s=call.time_limit_s,
+        leave_within_s=0.0,
+        detect_machine=call.detect_machine,
+        fallback_url=webhook_urls.fallback(call.account.provider, call.pk),
     )
 
 
@@ -167,23 +233,29 @@ def record_outcome(call_id: int, outcome: Outcome) -> Call:
     """
     with transaction.atomic():
         prepared.defer_fsync()
-        call = lock_call(call_id)
-        if isinstance(outcome, Submitted):
-            _record_submission(call, outcome)
-        elif isinstance(outcome, RateLimited):
-            _requeue(call, outcome)
-        elif isinstance(outcome, Rejected) and call.sid is None:
-            transition(
-                call,
-                Status.REJECTED,
-                actor=PROVIDER,
-                data={"about": outcome.kind, "permanent": outcome.permanent},
-                error_code=outcome.code,
-                error_message=outcome.message,
-            )
-        elif isinstance(outcome, Unknown) and call.sid is None:
-            transition(call, Status.UNKNOWN, data={"why": outcome.reason})
+        call = _write_outcome(call_id, outcome)
         report_outcome(call.account_id, outcome)
+    return call
+
+
+def _write_outcome(call_id: int, outcome: Outcome) -> Call:
+    """Write the outcome. Runs in the caller's transaction."""
+    call = lock_call(call_id)
+    if isinstance(outcome, Submitted):
+        _record_submission(call, outcome)
+    elif isinstance(outcome, RateLimited):
+        _requeue(call, outcome)
+    elif isinstance(outcome, Rejected) and call.sid is None:
+        transition(
+            call,
+            Status.REJECTED,
+            actor=PROVIDER,
+            data={"about": outcome.kind, "permanent": outcome.permanent},
+            error_code=outcome.code,
+            error_message=outcome.message,
+        )
+    elif isinstance(outcome, Unknown) and call.sid is None:
+        transition(call, Status.UNKNOWN, data={"why": outcome.reason})
     return call
 
 

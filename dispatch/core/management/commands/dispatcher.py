@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dispatch.core.db import session_limits
 from dispatch.core.observability import metrics
-from dispatch.core.runtime import connection_budget, preflight
+from dispatch.core.runtime import connection_budget, preflight, request_loop
 from dispatch.core.runtime.fair_threads import REQUESTS_END_S, FairThreads
 from dispatch.core.runtime.loop_runner import Runner
 from dispatch.core.runtime.loops import Loop, Service, all_loops
@@ -46,10 +46,7 @@ class Command(BaseCommand):
         connection_budget.warn_if_too_many("dispatcher", connection_budget.of_dispatcher(chosen))
         metrics.serve()
         FairThreads.start_threads(settings.DISPATCHER_REQUEST_THREADS or None)
-        try:
-            uvloop.run(_run(chosen))
-        finally:
-            FairThreads.stop_threads(REQUESTS_END_S)
+        uvloop.run(_run(chosen))
 
 
 def _chosen(loops: list[Loop | Service], only: str) -> list[Loop | Service]:
@@ -66,4 +63,9 @@ async def _run(loops: list[Loop | Service]) -> None:
     gc.set_threshold(*COLLECT_AT)
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, runner.stop)
-    await runner.run()
+    with request_loop.adopted(asyncio.get_running_loop()):
+        try:
+            await runner.run()
+        finally:
+            await asyncio.to_thread(FairThreads.stop_threads, REQUESTS_END_S)  # their requests run in this loop
+            await request_loop.close_services()

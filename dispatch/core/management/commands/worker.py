@@ -16,7 +16,7 @@ from redis.exceptions import TimeoutError as RedisTimeout
 from dispatch.core.db import session_limits
 from dispatch.core.observability import metrics
 from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, connect
-from dispatch.core.runtime import connection_budget, preflight
+from dispatch.core.runtime import connection_budget, preflight, request_loop
 from dispatch.core.runtime.fair_threads import REQUESTS_END_S, FairThreads
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.core.runtime.rq_worker import WORKER_TTL_S, DispatchWorker
@@ -74,6 +74,7 @@ class Command(BaseCommand):
             raise CommandError(f"The worker of {name} stops because Redis is unavailable: {reason}") from error
         finally:
             FairThreads.stop_threads(REQUESTS_END_S)
+            request_loop.stop()
         if not (worker.stopped_by_request or options["burst"]):
             sys.exit(1)  # the worker gave up; its supervisor starts another
 
