@@ -17,6 +17,7 @@ CATALOGS = sorted(Path("dispatch/locale").glob("*/LC_MESSAGES/django.po"))
 SOURCES = ("accounts", "dispatch", "notifications")
 TEMPLATES = sorted([*Path("templates").rglob("*.html"), *Path("templates").rglob("*.txt")])
 _LITERAL = re.compile(r'\{% translate "([^"]+)"')
+_ARGUMENT = re.compile(r"""\{[{%][^{}]*?_\("([^"]+)"\)""")
 _BLOCK = re.compile(r"\{% blocktranslate[^%]*%\}(.*?)\{% endblocktranslate %\}")
 # The names under which modules import the functions of `core.languages`.
 MARKS = frozenset({"_", "gettext", "mark"})
@@ -59,7 +60,8 @@ def marked_messages() -> dict[str, str]:
 def template_messages(source: str) -> list[str]:
     """Return the marked messages of a template, as Django looks them up."""
     blocks = [re.sub(r"\{\{ (\w+) \}\}", r"%(\1)s", block) for block in _BLOCK.findall(source)]
-    return [*_LITERAL.findall(source), *blocks]
+    blocks = [block.replace("{% plural %}", NUL) for block in blocks]
+    return [*_LITERAL.findall(source), *_ARGUMENT.findall(source), *blocks]
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:
