@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from django.utils.formats import date_format
-
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock
+from dispatch.core.languages import date_words
 from dispatch.core.languages import gettext as _
 from dispatch.leads.models import Lead
 from dispatch.leads.rules import descriptions
@@ -37,7 +36,7 @@ def explain_lead(lead: Lead) -> str:
 
 def _local_time(lead: Lead, moment: datetime) -> str:
     shown = moment.astimezone(ZoneInfo(lead.organization.time_zone))
-    return f"{date_format(shown, _('D, M j, H:i:s'))} {shown:%Z}"
+    return f"{date_words(shown)}, {shown:%H:%M:%S %Z}"
 
 
 def _missing_line(pool: DispatchPool) -> str:
