@@ -25,6 +25,7 @@ from phonenumber_field.modelfields import PhoneNumberField
 from accounts.scoping import OwnedModel
 from dispatch.core import clock, events, languages, voices
 from dispatch.core.audit.chain import INSTALLATION
+from dispatch.core.languages import mark
 from dispatch.core.privacy import retention
 
 
@@ -227,8 +228,8 @@ class Membership(OwnedModel):
     """
 
     class Role(models.TextChoices):
-        DISPATCHER = "dispatcher", "Dispatcher"
-        ADMIN = "admin", "Admin"
+        DISPATCHER = "dispatcher", mark("Dispatcher")
+        ADMIN = "admin", mark("Admin")
 
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="memberships")
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")

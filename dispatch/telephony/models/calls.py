@@ -49,13 +49,13 @@ class Call(OwnedModel, Priced):
         LOST = "lost", mark("End not reported")
 
     class Purpose(models.TextChoices):
-        ALERT = "alert", "Alert"
-        OFFER = "offer", "Offer"
-        JOB_NEWS = "job_news", "Change of a job"
-        LEAD = "lead", "Lead"
-        CONNECT = "connect", "Person for a lead"
-        CONFIRM = "confirm", "Code for a phone"
-        TEST = "test", "Test"
+        ALERT = "alert", mark("Alert")
+        OFFER = "offer", mark("Offer")
+        JOB_NEWS = "job_news", mark("Change of a job")
+        LEAD = "lead", mark("Lead")
+        CONNECT = "connect", mark("Person for a lead")
+        CONFIRM = "confirm", mark("Code for a phone")
+        TEST = "test", mark("Test")
 
     purpose = models.CharField(max_length=16, choices=Purpose)
     subject_id = models.BigIntegerField(help_text="Id of the call's subject in the table of its purpose.")
