@@ -149,7 +149,7 @@ class User(AbstractBaseUser, PermissionsMixin):
         blank=True,
         default="",
         db_default="",
-        help_text="The language of their alerts. Empty: the organization's.",
+        help_text="Of their pages and alerts. Empty: the browser's; for alerts, the organization's.",
     )
     email_confirmed_at = models.DateTimeField(
         null=True, editable=False, help_text="When they first opened a link sent to this address."

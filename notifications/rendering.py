@@ -75,7 +75,7 @@ def render_email(row: Notification) -> Mail:
 
 
 def _render_email(row: Notification) -> Mail:
-    title, body = _title_and_body(row)
+    title, body = title_and_body(row)
     context = {**_context(row), "title": title, "details": body}
     subject = " ".join(render_to_string("notifications/email_subject.txt", context).split())
     return Mail(
@@ -94,7 +94,7 @@ def render_text(row: Notification) -> str:
 
 def _render_text(row: Notification) -> str:
     plain = without_links if row.subject_type in ABOUT_CUSTOMERS else str
-    title, details = _title_and_body(row)
+    title, details = title_and_body(row)
     # the separator would make a text with Latin letters twice as long
     details = plain(details.replace(SEPARATOR, ", "))
     context = {**_context(row), "title": plain(title), "details": details}
@@ -114,7 +114,7 @@ def render_chat(row: Delivery, acknowledge_url: str) -> ChatMessage:
     notification = row.notification
     plain = without_links if notification.subject_type in ABOUT_CUSTOMERS else str
     with languages.override(language_of(notification)):
-        title, details = _title_and_body(notification)
+        title, details = title_and_body(notification)
         return ChatMessage(
             key=f"dispatch-{row.pk}",
             title=f"{notification.organization.name}: {plain(title)}",
@@ -131,7 +131,7 @@ def render_call(prompt: str, row: Notification) -> tuple[str, ...]:
 
     The prompt is alert, acknowledged or over.
     """
-    title, body = _title_and_body(row)
+    title, body = title_and_body(row)
     context = {
         **_context(row),
         "spoken_title": title,
@@ -142,16 +142,21 @@ def render_call(prompt: str, row: Notification) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip())
 
 
-def _title_and_body(row: Notification) -> tuple[str, str]:
+def title_and_body(row: Notification) -> tuple[str, str]:
     """Return the title and the details in the active language."""
     if languages.is_english():
         return row.title, row.body
     return _translated_title(row), row.body if row.kind in KINDS_WITH_PLAIN_DETAILS else ""
 
 
+def outcome_of(row: Notification) -> str:
+    """Return how the cause of an alert ended. Outcomes are stored in English; another language says that it did."""
+    return row.settled_how if languages.is_english() or not row.settled_how else _("Resolved")
+
+
 def title_of(row: Notification) -> str:
     """Return the title in the active language."""
-    return _title_and_body(row)[0]
+    return title_and_body(row)[0]
 
 
 def _translated_title(row: Notification) -> str:

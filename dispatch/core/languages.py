@@ -83,4 +83,6 @@ def date_words(day: date, *, year: bool = False, weekday: bool = True) -> str:
     if is_english():
         parts = [names[0], f"{names[1]} {day.day}", str(day.year) if year else ""]
         return ", ".join(part for part in parts if part)
-    return " ".join(part for part in (names[0], str(day.day), names[1], str(day.year) if year else "") if part)
+    return " ".join(
+        part for part in (names[0].lower(), str(day.day), names[1], str(day.year) if year else "") if part
+    )
