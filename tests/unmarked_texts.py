@@ -12,16 +12,39 @@ from django.template.base import Lexer, TokenType
 
 # The templates and scripts that must be marked as a whole.
 TEMPLATES = (
+    "templates/[0-9]*.html",
+    "templates/account/*.html",
     "templates/console/*.html",
     "templates/console/board/*.html",
+    "templates/console/leads/*.html",
     "templates/console/notices/*.html",
+    "templates/console/outbox/*.html",
+    "templates/console/reports/*.html",
+    "templates/console/schedules/*.html",
     "templates/console/timeline/*.html",
+    "templates/join.html",
+    "templates/locked_out.html",
+    "templates/mfa/*.html",
+    "templates/mfa/*/*.html",
+    "templates/portal/*.html",
+    "templates/set_password.html",
+    "templates/sso/*.html",
+    "templates/usersessions/*.html",
 )
 SCRIPTS = (
-    "alerts", "board", "keys", "live", "map", "new_job", "page", "press", "select", "timeline", "tour",
+    "alerts", "board", "keys", "live", "map", "new_job", "outbox", "page", "passkeys", "press", "reports", "select",
+    "timeline", "tour",
 )  # fmt: skip
 # Names, units, keys and examples, which no language changes.
-ALLOWED = frozenset({"Dispatch", "CSV", "PNG", "Esc", "Enter", "Webhook", "STOP", "START"})
+ALLOWED = frozenset(
+    {"Dispatch", "CSV", "PNG", "Esc", "Enter", "HTTP", "POST", "STOP", "START", "URL", "Webhook", "webhook-id"}
+)
+EXAMPLES = frozenset(
+    {
+        "0 9 * * MON#1", "FREQ=MONTHLY;BYDAY=-1FR", "data.priority == 'emergency'", "job.assigned", "job:7",
+        "wants_quote", "webhook-id", '{"week": 49}',
+    }
+)  # fmt: skip
 ATTRIBUTES = frozenset({"title", "aria-label", "placeholder", "alt", "label", "data-confirm", "aria-description"})
 # Elements whose content is no text.
 _HIDDEN = frozenset({"script", "style", "kbd", "code", "svg"})
@@ -73,7 +96,7 @@ def unmarked_in_template(source: str) -> list[str]:
     reader = _Reader()
     reader.feed("".join(parts))
     reader.close()
-    return [text for text in reader.texts if _is_text(text)]
+    return [text for text in reader.texts if _is_text(text) and text not in EXAMPLES]
 
 
 def unmarked_in_script(source: str) -> list[str]:

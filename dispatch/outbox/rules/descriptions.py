@@ -7,7 +7,7 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from dispatch.core.languages import gettext as _
-from dispatch.core.languages import mark, ngettext
+from dispatch.core.languages import mark
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,8 @@ def explain_status(it: Situation) -> str:
                 "Later BLOCK_ON_ERROR messages of its group wait until it is resolved; others continue."
             ),
         }.get(it.mode, mark("It doesn't block other messages."))
-        failed = ngettext(
-            "Failed after one attempt: {error}", "Failed after {count} attempts: {error}", it.attempts
-        )
+        one, many = _("Failed after one attempt: {error}"), _("Failed after {count} attempts: {error}")
+        failed = one if it.attempts == 1 else many
         error = it.last_error or _("reason unknown")
         return f"{failed.format(count=it.attempts, error=error)} {_(stops)}"
     if it.status == "PROCESSING":

@@ -7,7 +7,6 @@ from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from dispatch.core.languages import gettext as _
-from dispatch.core.languages import ngettext
 
 DISABLED, PAUSED, CIRCUIT_OPEN, PROBING, FAILING, DEFERRING, HEALTHY = (
     "disabled", "paused", "circuit_open", "probing", "failing", "deferring", "healthy",
@@ -72,7 +71,8 @@ def assess_health(seen: Condition, now: datetime, zone: str = "UTC") -> Health:
 
 
 def _failed(seen: Condition) -> str:
-    failed = ngettext("The last attempt failed", "The last {count} attempts failed", seen.failures)
+    one, many = _("The last attempt failed"), _("The last {count} attempts failed")
+    failed = one if seen.failures == 1 else many
     why = f": {_sentence(seen.last_error)}" if seen.last_error else "."
     return failed.format(count=seen.failures) + why
 
