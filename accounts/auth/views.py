@@ -29,8 +29,13 @@ from accounts.models import ApiKey, User
 from accounts.tenancy import user_of
 from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 
 MAX_PASSWORD_LENGTH = 4096
+
+
+# A text of the admin theme's sign-in page, which the theme does not translate.
+THEME_TEXTS = (mark("Welcome back to"),)
 
 
 class SignInForm(AuthenticationForm):

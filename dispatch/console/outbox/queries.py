@@ -54,6 +54,15 @@ class Counts:
     due_since: datetime | None
 
 
+# The names of events without their subject, which the histories show.
+EVENT_NAMES = (
+    mark("accepting"), mark("added"), mark("cancelled"), mark("certificate_expiring"),
+    mark("certificate_replaced"), mark("changed"), mark("circuit_closed"), mark("circuit_opened"),
+    mark("completed"), mark("created"), mark("deferred"), mark("deferring"), mark("deleted"), mark("disabled"),
+    mark("enabled"), mark("erased"), mark("expired"), mark("failed"), mark("ignored"), mark("lapsed"),
+    mark("missed_sent"), mark("paused"), mark("processing"), mark("queued"), mark("replayed"), mark("resolved"),
+    mark("resumed"), mark("retried"), mark("retrying"), mark("secret_rotated"),
+)  # fmt: skip
 # `waiting_for` of a group's head that is not due yet → text.
 LATER = {
     "retry": mark("Message {message} failed and will be retried"),
