@@ -25,6 +25,7 @@ from phonenumber_field.modelfields import PhoneNumberField
 from accounts.scoping import OwnedModel
 from dispatch.core import clock, events, languages, voices
 from dispatch.core.audit.chain import INSTALLATION
+from dispatch.core.languages import mark
 from dispatch.core.privacy import retention
 
 
@@ -148,7 +149,7 @@ class User(AbstractBaseUser, PermissionsMixin):
         blank=True,
         default="",
         db_default="",
-        help_text="The language of their alerts. Empty: the organization's.",
+        help_text="Of their pages and alerts. Empty: the browser's; for alerts, the organization's.",
     )
     email_confirmed_at = models.DateTimeField(
         null=True, editable=False, help_text="When they first opened a link sent to this address."
@@ -227,8 +228,8 @@ class Membership(OwnedModel):
     """
 
     class Role(models.TextChoices):
-        DISPATCHER = "dispatcher", "Dispatcher"
-        ADMIN = "admin", "Admin"
+        DISPATCHER = "dispatcher", mark("Dispatcher")
+        ADMIN = "admin", mark("Admin")
 
     organization = models.ForeignKey(Organization, on_delete=models.CASCADE, related_name="memberships")
     user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")

@@ -8,6 +8,7 @@ from django.db import models
 from accounts.models import Membership
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
+from dispatch.core.languages import mark
 
 
 class ReportSubscription(OwnedModel):
@@ -18,9 +19,9 @@ class ReportSubscription(OwnedModel):
     """
 
     class Frequency(models.TextChoices):
-        DAILY = "daily", "Every day"
-        WEEKLY = "weekly", "Every Monday"
-        MONTHLY = "monthly", "On the first of the month"
+        DAILY = "daily", mark("Every day")
+        WEEKLY = "weekly", mark("Every Monday")
+        MONTHLY = "monthly", mark("On the first of the month")
 
     membership = models.ForeignKey(Membership, on_delete=models.CASCADE, related_name="report_subscriptions")
     report = models.CharField(max_length=24, help_text="The kind of report.")

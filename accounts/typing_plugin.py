@@ -14,6 +14,7 @@ from mypy.types import AnyType, TypeOfAny
 REQUESTS = ("django.http.request.HttpRequest", "rest_framework.request.Request")
 ATTRIBUTES = (
     "organization", "membership", "role", "actor", "rate_headers", "has_token", "shown_once", "second_factor_step",
+    "language",
 )  # fmt: skip
 
 

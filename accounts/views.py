@@ -11,6 +11,7 @@ from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse, reverse_lazy
+from django.utils.translation import gettext_lazy as _
 from django.views import View
 from phonenumber_field.formfields import PhoneNumberField
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
@@ -44,7 +45,7 @@ class DetailsForm(forms.Form):
     """Ask the person joining to confirm their name and phone."""
 
     name = forms.CharField(
-        max_length=120, label="Your name", widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "name"})
+        max_length=120, label=_("Your name"), widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "name"})
     )
 
     def __init__(self, invitation: Invitation, data: Any = None) -> None:
@@ -53,9 +54,9 @@ class DetailsForm(forms.Form):
         self.fields["phone"] = PhoneNumberField(
             region=invitation.membership.organization.default_region,
             required=False,
-            label="Your phone",
-            help_text="Alerts from all your organizations go to this number. Correct it if it isn't yours.",
-            error_messages={"invalid": "Enter a valid phone number, for example +16025550123."},
+            label=_("Your phone"),
+            help_text=_("Alerts from all your organizations go to this number. Correct it if it isn't yours."),
+            error_messages={"invalid": _("Enter a valid phone number, for example +16025550123.")},
             widget=UnfoldAdminTextInputWidget(attrs={"type": "tel", "autocomplete": "tel"}),
         )
 

@@ -1,6 +1,7 @@
 """WebSocket at /ws/: push notifications and live updates to signed-in members.
 
-Address: `/ws/?organization=<slug>&last_event_id=<id>&since=<id>`; all parameters are optional. Messages are JSON
+Address: `/ws/?organization=<slug>&language=<code>&last_event_id=<id>&since=<id>`; all parameters are optional.
+`language` is that of the page, and of the notifications that this socket sends. Messages are JSON
 objects:
 
 - {"type": "welcome", "organization", "unread", "alerts": [notification…], "last_event_id", "now", "floor"}: sent
@@ -42,7 +43,7 @@ from accounts import limits, tenancy
 from accounts.auth import second_factor, sessions
 from accounts.models import User
 from accounts.sso import sessions as sso
-from dispatch.core import clock
+from dispatch.core import clock, languages
 from dispatch.core.ids import read_id
 from notifications import live_updates, services
 from notifications.api.serializers import NotificationSerializer, with_asked_at
@@ -85,12 +86,14 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
     """
 
     organization_id = 0  # not joined yet
+    language = languages.DEFAULT
     _frames: list[float] = []  # times of the most recent frames
     watch: asyncio.Task[None] | None = None
 
     async def connect(self) -> None:
         query = {name: values[-1] for name, values in parse_qs(self.scope["query_string"].decode()).items()}
         self.slug = query.get("organization", "")
+        self.language = languages.accepted_language(query.get("language", "")) or languages.DEFAULT
         refused = await self._enter() or await self._admit()
         if refused:
             await self.close(code=refused)
@@ -286,7 +289,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
             "type": "welcome",
             "organization": self.slug,
             "unread": services.unread_of(self.user, self.organization_id).count(),
-            "alerts": NotificationSerializer(alerts[:BATCH], many=True).data,
+            "alerts": self._serialize(alerts[:BATCH]),
             "last_event_id": newest or 0,
             "now": clock.now_ms(),
             "floor": live_updates.update_floor(self.organization_id),
@@ -298,8 +301,13 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
 
     def _rows_after(self, last_id: int) -> list[dict[str, Any]]:
         rows = self._rows().filter(pk__gt=last_id).order_by("pk")[:BATCH]
-        return list(NotificationSerializer(rows, many=True).data)
+        return self._serialize(rows)
 
     @database_sync_to_async
     def _own(self, ids: list[int]) -> list[dict[str, Any]]:
-        return list(NotificationSerializer(self._rows().filter(pk__in=ids).order_by("pk"), many=True).data)
+        return self._serialize(self._rows().filter(pk__in=ids).order_by("pk"))
+
+    def _serialize(self, rows: Any) -> list[dict[str, Any]]:
+        """Return the notifications as the page shows them, in its language."""
+        with languages.override(self.language):
+            return list(NotificationSerializer(rows, many=True).data)

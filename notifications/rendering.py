@@ -149,6 +149,11 @@ def title_and_body(row: Notification) -> tuple[str, str]:
     return _translated_title(row), row.body if row.kind in KINDS_WITH_PLAIN_DETAILS else ""
 
 
+def outcome_of(row: Notification) -> str:
+    """Return how the cause of an alert ended. Outcomes are stored in English; another language says that it did."""
+    return row.settled_how if languages.is_english() or not row.settled_how else _("Resolved")
+
+
 def title_of(row: Notification) -> str:
     """Return the title in the active language."""
     return title_and_body(row)[0]

@@ -1,7 +1,8 @@
 """Compile the translations, and list the marked sentences that have none: `python -m tests.translations`.
 
-The catalogs are `dispatch/locale/<language>/LC_MESSAGES/django.po`. Django reads only the compiled `.mo` beside
-them, which is committed, so that a checkout works without the gettext tools. A test fails if the two differ.
+The catalogs are `dispatch/locale/<language>/LC_MESSAGES/django.po`, and `djangojs.po` for the texts of browser
+scripts. Django reads only the compiled `.mo` beside them, which is committed, so that a checkout works without the
+gettext tools. A test fails if the two differ.
 """
 
 from __future__ import annotations
@@ -13,11 +14,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from django.utils.translation.template import templatize
+
 CATALOGS = sorted(Path("dispatch/locale").glob("*/LC_MESSAGES/django.po"))
+SCRIPT_CATALOGS = sorted(Path("dispatch/locale").glob("*/LC_MESSAGES/djangojs.po"))
 SOURCES = ("accounts", "dispatch", "notifications")
 TEMPLATES = sorted([*Path("templates").rglob("*.html"), *Path("templates").rglob("*.txt")])
-_LITERAL = re.compile(r'\{% translate "([^"]+)"')
-_BLOCK = re.compile(r"\{% blocktranslate[^%]*%\}(.*?)\{% endblocktranslate %\}")
+SCRIPTS = sorted(set(Path("static/dispatch").glob("*.js")) - {Path("static/dispatch/texts.js")})
+_STRING = r"""u?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
+# What Django's `templatize` makes of the marks of a template.
+_TEMPLATE_MARK = re.compile(rf"(?:\bn?gettext|\b_)\(({_STRING})(?:, ({_STRING}), count)?\)")
+_SCRIPT_MARK = re.compile(rf"\bT\.(?:get|plural)\(\s*({_STRING})(?:,\s*({_STRING}))?")
 # The names under which modules import the functions of `core.languages`.
 MARKS = frozenset({"_", "gettext", "mark"})
 PLURALS = frozenset({"ngettext"})
@@ -28,10 +35,11 @@ NUL = "\0"
 def main() -> int:
     """Write each .mo and print what is missing or unused; return the exit code."""
     problems = []
-    for path in CATALOGS:
+    for path in [*CATALOGS, *SCRIPT_CATALOGS]:
         messages = read_catalog(path)
         path.with_suffix(".mo").write_bytes(compile_catalog(messages))
-        known, wanted = set(messages) - {""}, set(marked_messages())
+        marked = marked_script_messages() if path in SCRIPT_CATALOGS else marked_messages()
+        known, wanted = set(messages) - {""}, set(marked)
         problems += [f"{path}: no translation of {message!r}" for message in sorted(wanted - known)]
         problems += [f"{path}: unused: {message!r}" for message in sorted(known - wanted)]
     print("\n".join(problems) or "All sentences are translated.")  # noqa: T201
@@ -57,9 +65,21 @@ def marked_messages() -> dict[str, str]:
 
 
 def template_messages(source: str) -> list[str]:
-    """Return the marked messages of a template, as Django looks them up."""
-    blocks = [re.sub(r"\{\{ (\w+) \}\}", r"%(\1)s", block) for block in _BLOCK.findall(source)]
-    return [*_LITERAL.findall(source), *blocks]
+    """Return the marked messages of a template, as Django looks them up. Plurals are joined by a NUL."""
+    return [_message_of(match) for match in _TEMPLATE_MARK.finditer(templatize(source))]
+
+
+def marked_script_messages() -> dict[str, str]:
+    """Return the marked messages of the browser scripts with the place of each."""
+    found: dict[str, str] = {}
+    for path in SCRIPTS:
+        for match in _SCRIPT_MARK.finditer(path.read_text()):
+            found.setdefault(_message_of(match), str(path))
+    return found
+
+
+def _message_of(match: re.Match[str]) -> str:
+    return NUL.join(ast.literal_eval(text.removeprefix("u")) for text in match.groups() if text)
 
 
 def _calls(tree: ast.AST) -> Iterator[ast.Call]:

@@ -13,18 +13,21 @@ from django.contrib.auth import authenticate, login
 from django.contrib.auth.base_user import AbstractBaseUser
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils.translation import gettext_lazy
 
 from accounts.auth import devices, second_factor
 from accounts.auth.session_store import SIGNED_IN_AT
 from accounts.models import User
 from accounts.sso import sessions as sso
 from dispatch.core import clock, crypto
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 METHODS = {
-    "reauthenticate": "Use your password",
-    "mfa_reauthenticate": "Use a code",
-    "mfa_reauthenticate:webauthn": "Use a passkey",
+    "reauthenticate": mark("Use your password"),
+    "mfa_reauthenticate": mark("Use a code"),
+    "mfa_reauthenticate:webauthn": mark("Use a passkey"),
 }
 
 
@@ -70,7 +73,10 @@ class AccountAdapter(DefaultAccountAdapter):
     def get_reauthentication_methods(self, user: Any) -> list[dict[str, Any]]:
         """Return the ways to confirm the user's identity, with our descriptions."""
         methods = super().get_reauthentication_methods(user)
-        return [{**method, "description": METHODS.get(method["id"], method["description"])} for method in methods]
+        return [
+            {**method, "description": _(METHODS.get(method["id"], str(method["description"])))}
+            for method in methods
+        ]
 
     def reauthenticate(self, user: AbstractBaseUser, password: str) -> bool:
         """Return whether it is the user's password. Failures count toward the lock-out."""
@@ -83,8 +89,12 @@ class MFAAdapter(DefaultMFAAdapter):
 
     error_messages = {
         **DefaultMFAAdapter.error_messages,
-        "cannot_delete_authenticator": "You need a second factor here. Add a passkey before you turn off the app.",
-        "incorrect_code": "This code is wrong, has expired or was already used. Enter the next one.",
+        "cannot_delete_authenticator": gettext_lazy(
+            mark("You need a second factor here. Add a passkey before you turn off the app.")
+        ),
+        "incorrect_code": gettext_lazy(
+            mark("This code is wrong, has expired or was already used. Enter the next one.")
+        ),
     }
 
     def encrypt(self, text: str) -> str:
@@ -102,7 +112,7 @@ class MFAAdapter(DefaultMFAAdapter):
     def generate_authenticator_name(self, user: AbstractBaseUser, type: Authenticator.Type) -> str:  # noqa: A002
         """Return the suggested name of a new passkey."""
         count = Authenticator.objects.filter(user_id=user.pk, type=type).count()
-        return f"Passkey {count + 1}" if count else "Passkey"
+        return _("Passkey {number}").format(number=count + 1) if count else _("Passkey")
 
     def get_public_key_credential_rp_entity(self) -> dict[str, str]:
         return {**super().get_public_key_credential_rp_entity(), "name": settings.MFA_TOTP_ISSUER}

@@ -25,6 +25,7 @@ from allauth.mfa.webauthn.internal import auth as webauthn
 from django import forms
 from django.core.exceptions import ValidationError
 from django.db import transaction
+from django.utils.translation import gettext_lazy as _
 
 from accounts.auth.second_factor import LAST_STEP
 from accounts.models import User
@@ -110,12 +111,12 @@ class AddPasskeyForm(AddWebAuthnForm):
     """Add a passkey. It may sign in without a password if the device checks its owner."""
 
     credential = BoundedJSONField(widget=forms.HiddenInput)
-    name = forms.CharField(max_length=80, required=False, label="Name")
+    name = forms.CharField(max_length=80, required=False, label=_("Name"))
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["passwordless"].label = "Sign in without a password"
-        self.fields["passwordless"].help_text = "The device asks for a fingerprint, face or PIN instead."
+        self.fields["passwordless"].label = _("Sign in without a password")
+        self.fields["passwordless"].help_text = _("The device asks for a fingerprint, face or PIN instead.")
         self.fields["passwordless"].initial = True
 
     def clean_credential(self) -> dict[str, Any]:
@@ -147,5 +148,5 @@ class PasskeySignInForm(_PasskeyMixin, LoginWebAuthnForm):
     def clean_credential(self) -> Authenticator:
         authenticator = super().clean_credential()
         if not self.parsed.response.authenticator_data.is_user_verified():
-            raise ValidationError("This passkey did not ask for a fingerprint, face or PIN. Use your password.")
+            raise ValidationError(_("This passkey did not ask for a fingerprint, face or PIN. Use your password."))
         return authenticator

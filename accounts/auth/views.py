@@ -28,8 +28,14 @@ from accounts.auth.adapters import MFAAdapter
 from accounts.models import ApiKey, User
 from accounts.tenancy import user_of
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 
 MAX_PASSWORD_LENGTH = 4096
+
+
+# A text of the admin theme's sign-in page, which the theme does not translate.
+THEME_TEXTS = (mark("Welcome back to"),)
 
 
 class SignInForm(AuthenticationForm):
@@ -77,7 +83,7 @@ def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -
         return HttpResponseRedirect(reverse("admin:index"))
     context = {
         **site.each_context(request),
-        "title": "Log in",
+        "title": _("Log in"),
         "subtitle": None,
         "app_path": request.get_full_path(),
         "username": request.user.get_username(),
@@ -105,7 +111,8 @@ class RemovePasskeyView(RemoveWebAuthnView):
             User.objects.select_for_update(no_key=True).get(pk=user_of(self.request).pk)
             if not MFAAdapter().can_delete_authenticator(self.get_object()):
                 messages.error(
-                    self.request, "You need a second factor here. Add another one before you remove this passkey."
+                    self.request,
+                    _("You need a second factor here. Add another one before you remove this passkey."),
                 )
                 return HttpResponseRedirect(self.get_success_url())
             return super().form_valid(form)
@@ -127,12 +134,12 @@ class SessionsView(View):
         user, given = user_of(request), request.POST
         if "others" in given:
             sessions.end_other_sessions(request, user, actor=request.actor)
-            messages.success(request, "All other sessions were ended.")
+            messages.success(request, _("All other sessions were ended."))
         elif "key" in given:
             own = ApiKey.objects.filter(created_by=user)
             key = get_object_or_404(own, pk=read_id(given["key"]))
             services.revoke_api_key(key.pk, actor=request.actor)
-            messages.success(request, f"The API key {key} was revoked.")
+            messages.success(request, _("The API key {key} was revoked.").format(key=key))
         else:
             row = get_object_or_404(UserSession, user=user, pk=read_id(given.get("session")))
             if row.session_key == request.session.session_key:
@@ -140,5 +147,5 @@ class SessionsView(View):
                 logout(request)
                 return HttpResponseRedirect(reverse("account_login"))
             sessions.end_session(user, row, actor=request.actor)
-            messages.success(request, "The session was ended.")
+            messages.success(request, _("The session was ended."))
         return HttpResponseRedirect(reverse("usersessions_list"))

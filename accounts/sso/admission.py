@@ -22,6 +22,7 @@ from accounts.models import Membership, User
 from accounts.sso.models import IdentityProvider
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 
 MAX_NAME_LENGTH = 120
 
@@ -56,7 +57,10 @@ def admit_identity(provider: IdentityProvider, claims: dict[str, Any]) -> Admiss
         user_row = User.objects.select_for_update(no_key=True).filter(email=email).first()
         if user_row is None:
             raise NotAdmitted(
-                "not_a_member", f"{email} is not a member of {provider.organization}. Ask an Admin to invite you."
+                "not_a_member",
+                _("{email} is not a member of {organization}. Ask an Admin to invite you.").format(
+                    email=email, organization=provider.organization
+                ),
             )
         joined = _join(provider, user_row, claims)
         _check_member(provider, user_row)
@@ -83,14 +87,20 @@ def _read_email(provider: IdentityProvider, claims: dict[str, Any]) -> str:
         validate_email(email)
         User._meta.get_field("email").run_validators(email)  # its length
     except ValidationError:
-        raise NotAdmitted("no_email", "The identity provider sent no e-mail address.") from None
+        raise NotAdmitted("no_email", _("The identity provider sent no e-mail address.")) from None
     verified = claims.get("email_verified")
     is_verified = verified is True or verified == "true"
     if not is_verified and (provider.email_must_be_verified or verified is not None):
-        raise NotAdmitted("email_not_verified", f"The identity provider has not verified the address {email}.")
+        raise NotAdmitted(
+            "email_not_verified",
+            _("The identity provider has not verified the address {email}.").format(email=email),
+        )
     if _domain_of(email) not in provider.allowed_domains:
         raise NotAdmitted(
-            "other_domain", f"Addresses of {_domain_of(email)} can't sign in to {provider.organization}."
+            "other_domain",
+            _("Addresses of {email} can't sign in to {organization}.").format(
+                email=_domain_of(email), organization=provider.organization
+            ),
         )
     return email
 
@@ -108,14 +118,22 @@ def _join(provider: IdentityProvider, user: User, claims: dict[str, Any]) -> boo
     is_own = _domain_of(user.email) in provider.verified_domains
     if is_newcomer and not (is_own and provider.newcomer_role):
         raise NotAdmitted(
-            "not_a_member", f"{user.email} is not a member of {provider.organization}. Ask an Admin to invite you."
+            "not_a_member",
+            _("{email} is not a member of {organization}. Ask an Admin to invite you.").format(
+                email=user.email, organization=provider.organization
+            ),
         )
     if not (is_own and _is_unclaimed(user)):
         raise NotAdmitted(
             "not_joined",
-            f"You have not joined {provider.organization} yet. "
-            + ("Ask an Admin to invite you, and open" if is_newcomer else "Open")
-            + " the link of the invitation first.",
+            (
+                _(
+                    "You have not joined {organization} yet. Ask an Admin to invite you, and open the link of the "
+                    "invitation first."
+                )
+                if is_newcomer
+                else _("You have not joined {organization} yet. Open the link of the invitation first.")
+            ).format(organization=provider.organization),
         )
     user.name = (
         user.name or str(claims.get("name") or "").strip()[:MAX_NAME_LENGTH] or user.email.partition("@")[0]
@@ -143,15 +161,23 @@ def _is_unclaimed(user: User) -> bool:
 def _check_member(provider: IdentityProvider, user: User) -> None:
     if user.is_superuser:
         raise NotAdmitted(
-            "superuser", "Superusers can't sign in by an organization's single sign-on. Use your password."
+            "superuser", _("Superusers can't sign in by an organization's single sign-on. Use your password.")
         )
     membership = Membership.objects.of(provider.organization_id).filter(user=user, joined_at__isnull=False).first()
     if membership is None:
         raise NotAdmitted(
-            "removed", f"You are no longer a member of {provider.organization}. Ask an Admin to invite you."
+            "removed",
+            _("You are no longer a member of {organization}. Ask an Admin to invite you.").format(
+                organization=provider.organization
+            ),
         )
     if not (membership.is_active and user.is_active):
-        raise NotAdmitted("deactivated", f"Your account is deactivated in {provider.organization}. Ask an Admin.")
+        raise NotAdmitted(
+            "deactivated",
+            _("Your account is deactivated in {organization}. Ask an Admin.").format(
+                organization=provider.organization
+            ),
+        )
 
 
 def _link(provider: IdentityProvider, user: User, subject: str) -> None:
@@ -159,13 +185,15 @@ def _link(provider: IdentityProvider, user: User, subject: str) -> None:
     if SocialAccount.objects.filter(provider=provider.provider_id, user=user).exists():
         raise NotAdmitted(
             "linked_to_another",
-            f"{user.email} is linked to another identity. Ask an Admin to reset your single sign-on.",
+            _("{email} is linked to another identity. Ask an Admin to reset your single sign-on.").format(
+                email=user.email
+            ),
         )
     try:
         with transaction.atomic():
             SocialAccount.objects.create(provider=provider.provider_id, uid=subject, user=user)
     except IntegrityError:
-        raise NotAdmitted("concurrent", "This sign-in happened twice at the same time. Start again.") from None
+        raise NotAdmitted("concurrent", _("This sign-in happened twice at the same time. Start again.")) from None
     membership = Membership.objects.of(provider.organization_id).get(user=user)
     _append_event(membership, "membership.sso_linked")
     security_mail.enqueue_mail(user, "sso_linked")

@@ -28,14 +28,15 @@ from accounts.sso.id_tokens import InvalidIdToken, verify_id_token
 from accounts.sso.models import IdentityProvider, check_provider_url
 from accounts.sso.requests_session import GuardedSession
 from dispatch.core.api.parsers import is_storable
+from dispatch.core.languages import mark
 
 SCOPES = ["openid", "email", "profile"]
 ENDPOINTS = ("authorization_endpoint", "token_endpoint", "jwks_uri")
 
-UNAVAILABLE = "The identity provider is not responding as expected. Try again later."
+UNAVAILABLE = mark("The identity provider is not responding as expected. Try again later.")
 # What parsing raises if a provider's response has an unexpected form.
 UNEXPECTED = (AttributeError, KeyError, TypeError, ValueError, RecursionError, UnsupportedAlgorithm)
-REFUSED = "The identity provider's response was not accepted. Start again."
+REFUSED = mark("The identity provider's response was not accepted. Start again.")
 
 
 class SignInFailed(Exception):
@@ -67,17 +68,17 @@ class SocialAccountAdapter(DefaultSocialAccountAdapter):
         extra_context: Any = None,
     ) -> NoReturn:
         if error == AuthError.CANCELLED:
-            raise SignInFailed("You canceled the sign-in.", "canceled")
+            raise SignInFailed(mark("You canceled the sign-in."), "canceled")
         if isinstance(exception, Exception):
             raise SignInFailed(
-                "The identity provider did not complete the sign-in. Try again, or ask an Admin.",
+                mark("The identity provider did not complete the sign-in. Try again, or ask an Admin."),
                 str(exception)[:500],
             )
         if "error" in request.GET:
             detail = f"{request.GET['error']}: {request.GET.get('error_description', '')}"[:500]
-            raise SignInFailed("The identity provider refused the sign-in.", detail)
+            raise SignInFailed(mark("The identity provider refused the sign-in."), detail)
         raise SignInFailed(
-            "This sign-in was not started in this browser, or it has expired. Start again.", "no such state"
+            mark("This sign-in was not started in this browser, or it has expired. Start again."), "no such state"
         )
 
 

@@ -19,6 +19,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.decorators import method_decorator
 from django.utils.http import url_has_allowed_host_and_scheme, urlencode
+from django.utils.translation import gettext_lazy as _
 from django.views import View
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
@@ -43,8 +44,8 @@ class StartForm(forms.Form):
 
     address = forms.CharField(
         max_length=254,
-        label="Your e-mail address or your organization's short name",
-        help_text="For example dana@example.com, or desert-air.",
+        label=_("Your e-mail address or your organization's short name"),
+        help_text=_("For example dana@example.com, or desert-air."),
         widget=forms.TextInput(
             attrs={"autofocus": True, "autocapitalize": "none", "spellcheck": "false", "autocomplete": "username"}
         ),
@@ -66,11 +67,11 @@ class StartForm(forms.Form):
             found = list(active.filter(organization__slug=address))
         if len(found) > 1:
             raise forms.ValidationError(
-                "Several organizations use this domain. Enter your organization's short name."
+                _("Several organizations use this domain. Enter your organization's short name.")
             )
         if not found:
             raise forms.ValidationError(
-                "There is no single sign-on for this entry. Check it, or sign in with your password."
+                _("There is no single sign-on for this entry. Check it, or sign in with your password.")
             )
         self.provider = found[0]
         return address
@@ -144,7 +145,7 @@ def finish_sign_in(request: HttpRequest, pk: int) -> HttpResponse:
         return _show_trial(request, provider, identity.claims)
     if not (provider.is_active and provider.organization.is_active):
         return _render_failure(
-            request, provider, SignInFailed("Single sign-on is turned off for this organization.")
+            request, provider, SignInFailed(_("Single sign-on is turned off for this organization."))
         )
     return _sign_in(request, provider, identity.claims, identity.state.get("next"))
 
@@ -194,8 +195,10 @@ def _check_second_factor(provider: IdentityProvider, admission: Admission, opene
     if admission.user.second_factor_at is None:
         raise NotAdmitted(
             "no_second_factor",
-            f"{provider.organization} requires a second factor, and the identity provider did not report one. "
-            "Ask an Admin.",
+            _(
+                "{organization} requires a second factor, and the identity provider did not report one. "
+                "Ask an Admin."
+            ).format(organization=provider.organization),
         )
 
 

@@ -42,6 +42,7 @@ UNFOLD = {
         # The theme's own way to evaluate its templates' expressions is forbidden by the Content-Security-Policy.
         lambda request: static("dispatch/admin_expressions.js"),
         lambda request: static("dispatch/press.js"),
+        lambda request: static("dispatch/texts.js"),
         lambda request: static("dispatch/live.js"),
         lambda request: static("dispatch/alerts.js"),
         lambda request: static("dispatch/admin.js"),

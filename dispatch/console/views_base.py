@@ -15,10 +15,11 @@ from django.urls import reverse
 from django.utils.http import url_has_allowed_host_and_scheme
 
 from accounts.models import Membership, Organization, User
+from accounts.sso import sessions as sso
 from accounts.tenancy import SESSION_KEY
 from dispatch.console import health
 from dispatch.console.menu import menu
-from dispatch.core import clock
+from dispatch.core import clock, languages
 from notifications import live_updates
 from notifications.services import phone_confirmation
 
@@ -141,6 +142,7 @@ def _common(request: HttpRequest) -> dict[str, Any]:
         return {"now": clock.now(), "organizations": organizations_of(request.user)}
     return {
         "now": clock.now(),
+        "own_names": languages.OWN_NAMES if sso.may_change_account(request) else (),
         "zone": request.organization.time_zone,
         "unit": request.organization.distance_unit,
         "organizations": organizations_of(request.user),

@@ -11,6 +11,8 @@ from typing import Any
 from asgiref.sync import sync_to_async
 from django.http import HttpResponse, StreamingHttpResponse
 
+from dispatch.core.languages import gettext as _
+
 # Characters that a spreadsheet treats as the beginning of a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -31,13 +33,13 @@ def as_text(file: Any, *, largest: int) -> str:
     Raises BadFile if there is no file, it has more than `largest` bytes, or it is not UTF-8.
     """
     if file is None:
-        raise BadFile("Choose a file.")
+        raise BadFile(_("Choose a file."))
     if file.size > largest:
-        raise BadFile(f"The file is larger than {largest // 1024 // 1024} MB. Split it.")
+        raise BadFile(_("The file is larger than {size} MB. Split it.").format(size=largest // 1024 // 1024))
     try:
         text: str = file.read().decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise BadFile("The file is not UTF-8 text. Save it as CSV in UTF-8.") from None
+        raise BadFile(_("The file is not UTF-8 text. Save it as CSV in UTF-8.")) from None
     return text
 
 
@@ -53,7 +55,7 @@ def read_rows(text: str, *, needs: str, most: int) -> list[tuple[int, dict[str, 
     head = text[:MAX_ROW].partition("\n")[0]
     delimiter = ";" if head.count(";") > head.count(",") else ","
     if "\x00" in text:
-        raise BadFile("The file is not a text file. Save it as CSV in UTF-8.")
+        raise BadFile(_("The file is not a text file. Save it as CSV in UTF-8."))
     reader = csv.reader(_short_lines(text), strict=True, delimiter=delimiter)
     rows: list[tuple[int, dict[str, str]]] = []
     try:
@@ -63,15 +65,16 @@ def read_rows(text: str, *, needs: str, most: int) -> list[tuple[int, dict[str, 
             values = _cells(cells, reader.line_num)
             if any(values):
                 if len(rows) == most:
-                    raise BadFile(f"The file has more than {most:,} lines. Split it.")
+                    raise BadFile(_("The file has more than {most} lines. Split it.").format(most=f"{most:,}"))
                 values += [""] * (len(names) - len(values))
                 rows.append((reader.line_num, dict(zip(names, values, strict=False))))
             elif position > MAX_EMPTY * most:
-                raise BadFile("The file has too many empty lines. Delete them.")
+                raise BadFile(_("The file has too many empty lines. Delete them."))
     except csv.Error as error:
-        raise BadFile(f"The file is not valid CSV (line {reader.line_num}): {error}.") from None
+        invalid = _("The file is not valid CSV (line {line}): {error}.")
+        raise BadFile(invalid.format(line=reader.line_num, error=error)) from None
     if not rows:
-        raise BadFile("The file has no rows below its header.")
+        raise BadFile(_("The file has no rows below its header."))
     return rows
 
 
@@ -79,27 +82,32 @@ def _short_lines(text: str) -> Iterator[str]:
     """Yield the text's lines. Raises BadFile for a line that is too long to be split into cells."""
     for number, line in enumerate(io.StringIO(text, newline=""), start=1):
         if len(line) > MAX_ROW:
-            raise BadFile(f"Line {number} is longer than {MAX_ROW:,} characters.")
+            too_long = _("Line {line} is longer than {most} characters.")
+            raise BadFile(too_long.format(line=number, most=f"{MAX_ROW:,}"))
         yield line
 
 
 def _cells(cells: list[str], line: int) -> list[str]:
     """Return a row's stripped cells. Raises BadFile if there are too many, or one is too long."""
     if len(cells) > MAX_COLUMNS:
-        raise BadFile(f"Line {line} has {len(cells):,} columns. A file can have at most {MAX_COLUMNS}.")
+        too_wide = _("Line {line} has {count} columns. A file can have at most {most}.")
+        raise BadFile(too_wide.format(line=line, count=f"{len(cells):,}", most=MAX_COLUMNS))
     values = [cell.strip() for cell in cells]
     if any(len(value) > MAX_CELL for value in values):
-        raise BadFile(f"Line {line} has a cell longer than {MAX_CELL:,} characters.")
+        too_long = _("Line {line} has a cell longer than {most} characters.")
+        raise BadFile(too_long.format(line=line, most=f"{MAX_CELL:,}"))
     return values
 
 
 def _check_names(names: list[str], needs: str) -> None:
     if needs not in names:
-        raise BadFile(f"The first line must name the columns, including {needs}.")
+        unnamed = _("The first line must name the columns, including {column}.")
+        raise BadFile(unnamed.format(column=needs))
     if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
         shown = ", ".join(name[:_NAME_SHOWN] for name in twice[:_NAMES_SHOWN])
-        more = f" and {len(twice) - _NAMES_SHOWN} more" if len(twice) > _NAMES_SHOWN else ""
-        raise BadFile(f"The first line contains duplicate columns: {shown}{more}.")
+        if (more := len(twice) - _NAMES_SHOWN) > 0:
+            shown = _("{columns} and {count} more").format(columns=shown, count=more)
+        raise BadFile(_("The first line contains duplicate columns: {columns}.").format(columns=shown))
 
 
 def csv_response(name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> HttpResponse:

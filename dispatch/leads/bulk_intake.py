@@ -29,6 +29,7 @@ from dispatch.core.api.parsers import (
     is_too_deep,
 )
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.leads.models import Campaign
 from dispatch.leads.models.campaigns import check_due_at, check_purpose
 from dispatch.leads.models.consents import check_given_at
@@ -109,7 +110,7 @@ def accept_entries(campaign: Campaign, entries: Sequence[Any], *, actor: Actor) 
             results[position] = {"line": position + 1, "field": field, "error": problem}
     accepted = known = duplicates = 0
     outcomes = intake.accept_leads(campaign, [lead for _, lead in valid], actor=actor)
-    for (position, _), outcome in zip(valid, outcomes, strict=True):
+    for (position, _lead), outcome in zip(valid, outcomes, strict=True):
         if outcome.error:
             results[position] = {"line": position + 1, "field": field_of(outcome.error), "error": outcome.error}
         elif outcome.is_new:
@@ -140,7 +141,7 @@ def parse_entry(entry: Any) -> NewLead:
     if isinstance(entry, _TooDeep):
         raise InvalidEntry("", TOO_DEEP)
     if not isinstance(entry, dict):
-        raise InvalidEntry("", "Must be an object with a phone.")
+        raise InvalidEntry("", _("Must be an object with a phone."))
     if not is_storable(entry) and (problem := find_unstorable(entry)):
         raise InvalidEntry(*problem)
     if not entry.keys() <= FIELDS:
@@ -149,7 +150,7 @@ def parse_entry(entry: Any) -> NewLead:
         )
     phone = entry.get("phone")
     if not isinstance(phone, str) or not phone or len(phone) > 32:
-        raise InvalidEntry("phone", "Required. Must be text of at most 32 characters.")
+        raise InvalidEntry("phone", _("Required. Must be text of at most 32 characters."))
     if len(entry) == 1:
         return NewLead(phone)
     due = entry.get("due_at")
@@ -171,7 +172,7 @@ def _consent(entry: dict[str, Any]) -> NewConsent | None:
     if not any(entry.get(name) for name in FIELDS if name.startswith("consent_")):
         return None
     if not entry.get("consent_at") or not _text(entry, "consent_source", 80):
-        raise InvalidEntry("consent_at", "Enter consent_at (when it was given) and consent_source (how).")
+        raise InvalidEntry("consent_at", _("Enter consent_at (when it was given) and consent_source (how)."))
     given_at = _moment(entry["consent_at"], "consent_at")
     try:
         check_given_at(given_at)
@@ -199,9 +200,9 @@ def _moment(text: Any, field: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except (TypeError, ValueError):
-        raise InvalidEntry(field, "Must be a time such as 2026-11-20T18:00:00Z.") from None
+        raise InvalidEntry(field, _("Must be a time such as 2026-11-20T18:00:00Z.")) from None
     if moment.tzinfo is None:
-        raise InvalidEntry(field, "Must include a time zone, as in 2026-11-20T18:00:00Z.")
+        raise InvalidEntry(field, _("Must include a time zone, as in 2026-11-20T18:00:00Z."))
     return moment
 
 
@@ -216,7 +217,7 @@ def _time(entry: dict[str, Any], name: str) -> time:
     try:
         return time.fromisoformat(entry.get(name) or "").replace(second=0, microsecond=0, tzinfo=None)
     except (TypeError, ValueError):
-        raise InvalidEntry(name, "Contact hours need both times, such as 09:00.") from None
+        raise InvalidEntry(name, _("Contact hours need both times, such as 09:00.")) from None
 
 
 def _number(entry: dict[str, Any], name: str, most: float) -> float | None:
@@ -224,7 +225,7 @@ def _number(entry: dict[str, Any], name: str, most: float) -> float | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int | float) or not -most <= value <= most:
-        raise InvalidEntry(name, f"Must be a number from -{most} to {most}.")
+        raise InvalidEntry(name, _("Must be a number from -{most} to {most}.").format(most=most))
     return float(value)
 
 
@@ -233,7 +234,7 @@ def _text(entry: dict[str, Any], name: str, longest: int) -> str:
     if value is None:
         return ""
     if not isinstance(value, str) or len(value) > longest or "\x00" in value:
-        raise InvalidEntry(name, f"Must be text of at most {longest} characters.")
+        raise InvalidEntry(name, _("Must be text of at most {most} characters.").format(most=longest))
     return value
 
 

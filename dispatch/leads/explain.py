@@ -7,6 +7,8 @@ from zoneinfo import ZoneInfo
 
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock
+from dispatch.core.languages import date_words
+from dispatch.core.languages import gettext as _
 from dispatch.leads.models import Lead
 from dispatch.leads.rules import descriptions
 from dispatch.leads.rules.states import Reason
@@ -21,9 +23,11 @@ def explain_lead(lead: Lead) -> str:
         return descriptions.describe_outcome(lead.outcome)
     if lead.status == Lead.Status.PROCESSING:
         if lead.cancel_requested_at is not None:
-            return "Canceled. Its call is being hung up."
+            return _("Canceled. Its call is being hung up.")
         call = Call.objects.filter(purpose="lead", subject_id=lead.pk, attempt=lead.token).first()
-        return f"Being called: {call.get_status_display().lower()}." if call else "Being called."
+        if call is None:
+            return _("Being called.")
+        return _("Being called: {status}.").format(status=_(call.get_status_display()).lower())
     if lead.reason == Reason.DRY_RUN:
         return descriptions.describe_dry_run(lead.simulated_outcome)
     line = _missing_line(lead.campaign.pool) if not lead.reason and lead.due_at <= now else ""
@@ -32,14 +36,14 @@ def explain_lead(lead: Lead) -> str:
 
 def _local_time(lead: Lead, moment: datetime) -> str:
     shown = moment.astimezone(ZoneInfo(lead.organization.time_zone))
-    return f"{shown:%a, %b} {shown.day}, {shown:%H:%M:%S %Z}"
+    return f"{date_words(shown)}, {shown:%H:%M:%S %Z}"
 
 
 def _missing_line(pool: DispatchPool) -> str:
     if hold := telephony.spend_hold(pool.organization_id, "lead"):
-        return f"the spending cap. {hold}".removesuffix(".")
+        return _("the spending cap. {reason}").format(reason=hold).removesuffix(".")
     if pool.is_paused:
-        return f"pool {pool.name}, which is paused"
+        return _("pool {pool}, which is paused").format(pool=pool.name)
     if not OutboundNumber.objects.filter(pool=pool, is_paused=False, account__is_active=True).exists():
-        return f"a usable number in pool {pool.name}"
-    return f"a free line of pool {pool.name}"
+        return _("a usable number in pool {pool}").format(pool=pool.name)
+    return _("a free line of pool {pool}").format(pool=pool.name)

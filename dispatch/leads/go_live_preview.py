@@ -10,10 +10,12 @@ from django.db.models import Count, Q, Sum
 
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.leads.models import Campaign, EngineSwitch, Lead, LeadDispatch
 from dispatch.leads.rules.states import HELD
 
-_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_DAYS = (mark("Mon"), mark("Tue"), mark("Wed"), mark("Thu"), mark("Fri"), mark("Sat"), mark("Sun"))
 
 
 @dataclass(frozen=True)
@@ -103,16 +105,16 @@ def hours_of(campaign: Campaign) -> str:
     """Format the hours of a campaign, such as "08:00–21:00, Mon–Fri", in the local time of the person called."""
     days = sorted(set(campaign.weekdays))
     if not days:
-        return "never, because no weekday is selected"
+        return _("never, because no weekday is selected")
     if campaign.window_from == campaign.window_until:
-        hours = "at any hour"
+        hours = _("at any hour")
     else:
         hours = f"{_time(campaign.window_from)}–{_time(campaign.window_until)}"
     if len(days) == 7:
-        return f"{hours}, every day"
+        return _("{hours}, every day").format(hours=hours)
     if len(days) > 2 and days == list(range(days[0], days[-1] + 1)):
-        return f"{hours}, {_DAYS[days[0]]}–{_DAYS[days[-1]]}"
-    return f"{hours}, {', '.join(_DAYS[day] for day in days)}"
+        return f"{hours}, {_(_DAYS[days[0]])}–{_(_DAYS[days[-1]])}"
+    return f"{hours}, {', '.join(_(_DAYS[day]) for day in days)}"
 
 
 def _time(moment: time) -> str:
@@ -125,15 +127,15 @@ def _people(count: int) -> str:
 
 def _obstacle_of(campaign: Campaign) -> str:
     if not campaign.has_words:
-        return "No script: nobody is called until you write one."
-    return "Paused: nobody is called until you resume it." if campaign.is_paused else ""
+        return _("No script: nobody is called until you write one.")
+    return _("Paused: nobody is called until you resume it.") if campaign.is_paused else ""
 
 
 def _obstacle(organization_id: int, has_people: bool, lines: int) -> str:
     if EngineSwitch.objects.filter(is_stopped=True).exists():
-        return "Calling is stopped for all organizations. Nobody is called until it resumes."
+        return _("Calling is stopped for all organizations. Nobody is called until it resumes.")
     if LeadDispatch.objects.filter(organization_id=organization_id, is_paused=True).exists():
-        return "Calling is paused for this organization. Nobody is called until you resume it."
+        return _("Calling is paused for this organization. Nobody is called until you resume it.")
     if has_people and not lines:
-        return "No caller number is available. Nobody is called until you add or resume one."
+        return _("No caller number is available. Nobody is called until you add or resume one.")
     return ""

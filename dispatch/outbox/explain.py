@@ -5,9 +5,12 @@ from __future__ import annotations
 from django.conf import settings
 
 from dispatch.core import clock
+from dispatch.core.languages import mark
 from dispatch.outbox import sql
 from dispatch.outbox.models import Message, Mode
 from dispatch.outbox.rules.descriptions import Situation, explain_status
+
+NO_REASON = mark("disabled.")
 
 
 def why_stuck(message: Message, zone: str = "UTC") -> str:
@@ -33,7 +36,7 @@ def load_situation(message: Message, zone: str = "UTC") -> Situation:
         is_in_flight=message.in_flight, lease_until=message.lease_until, queued_at=message.queued_at,
         blocked_by=blocked_by, flying=flying, ahead=ahead, endpoint=endpoint.name if endpoint else "",
         is_endpoint_paused=bool(endpoint and endpoint.is_paused),
-        disabled_reason=(endpoint.disabled_reason or "disabled.") if endpoint and endpoint.disabled_at else "",
+        disabled_reason=(endpoint.disabled_reason or NO_REASON) if endpoint and endpoint.disabled_at else "",
         pool=pool.name if pool else "", is_pool_paused=bool(pool and pool.is_paused),
         is_pool_full=bool(pool and in_flight >= pool.concurrency), circuit_open_until=target.open_until,
         is_outbox_enabled=settings.OUTBOX_ENABLED, zone=zone,

@@ -19,6 +19,7 @@ from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedJSONField, EncryptedTextField
+from dispatch.core.languages import mark
 
 DEFAULT_GROUP = "default"
 DEFAULT_SEQUENCE = 99
@@ -30,21 +31,21 @@ check_url = URLValidator(schemes=["http", "https"])
 class Mode(models.TextChoices):
     """How a message takes part in the order of its group."""
 
-    BLOCK = "BLOCK_ON_ERROR", "Stop the group on an error"
-    NEXT = "NEXT_ON_ERROR", "Continue after an error"
-    IMMEDIATE = "IMMEDIATE", "No order"
+    BLOCK = "BLOCK_ON_ERROR", mark("Stop the group on an error")
+    NEXT = "NEXT_ON_ERROR", mark("Continue after an error")
+    IMMEDIATE = "IMMEDIATE", mark("No order")
 
 
 class Status(models.TextChoices):
     """The status of a message. ERROR can be retried, ignored or resolved; the other ends are final."""
 
-    PENDING = "PENDING", "Pending"
-    QUEUED = "QUEUED", "Queued"
-    PROCESSING = "PROCESSING", "Processing"
-    COMPLETED = "COMPLETED", "Completed"
-    ERROR = "ERROR", "Error"
-    CANCELLED = "CANCELLED", "Canceled"
-    EXPIRED = "EXPIRED", "Expired"
+    PENDING = "PENDING", mark("Pending")
+    QUEUED = "QUEUED", mark("Queued")
+    PROCESSING = "PROCESSING", mark("Processing")
+    COMPLETED = "COMPLETED", mark("Completed")
+    ERROR = "ERROR", mark("Error")
+    CANCELLED = "CANCELLED", mark("Canceled")
+    EXPIRED = "EXPIRED", mark("Expired")
 
 
 ENDED = (Status.COMPLETED, Status.ERROR, Status.CANCELLED, Status.EXPIRED)
@@ -531,11 +532,11 @@ class Attempt(OwnedModel):
     """One delivery attempt for a message, or a lapsed lease whose attempt has no known result."""
 
     class Outcome(models.TextChoices):
-        DELIVERED = "delivered", "Delivered"
-        DEFERRED = "deferred", "Deferred by the receiver"
-        FAILED = "failed", "Failed"
-        PERMANENT = "permanent", "Permanently refused"
-        LAPSED = "lapsed", "No result: lease ended"
+        DELIVERED = "delivered", mark("Delivered")
+        DEFERRED = "deferred", mark("Deferred by the receiver")
+        FAILED = "failed", mark("Failed")
+        PERMANENT = "permanent", mark("Permanently refused")
+        LAPSED = "lapsed", mark("No result: lease ended")
 
     message = models.ForeignKey(Message, on_delete=models.CASCADE, related_name="attempts_made")
     number = models.PositiveIntegerField()

@@ -17,6 +17,7 @@ from accounts.models import validate_time_zone
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedJSONField
+from dispatch.core.languages import mark
 from dispatch.schedules import exclusion_cache
 from dispatch.schedules.rules import jitter, recurrence
 from dispatch.schedules.rules.exclusions import Exclusions
@@ -30,30 +31,30 @@ MAX_CONCURRENT_RUNS = 1000
 class Unit(models.TextChoices):
     """The unit of an interval."""
 
-    SECOND = "second", "seconds"
-    MINUTE = "minute", "minutes"
-    HOUR = "hour", "hours"
-    DAY = "day", "days"
-    WEEK = "week", "weeks"
-    MONTH = "month", "months"
-    YEAR = "year", "years"
+    SECOND = "second", mark("seconds")
+    MINUTE = "minute", mark("minutes")
+    HOUR = "hour", mark("hours")
+    DAY = "day", mark("days")
+    WEEK = "week", mark("weeks")
+    MONTH = "month", mark("months")
+    YEAR = "year", mark("years")
 
 
 class Missed(models.TextChoices):
     """The policy for missed occurrences; see `rules.due`."""
 
-    ALL = "all", "Run all missed ones"
-    LAST = "last", "Run only the last one"
-    SKIP = "skip", "Skip all missed ones"
+    ALL = "all", mark("Run all missed ones")
+    LAST = "last", mark("Run only the last one")
+    SKIP = "skip", mark("Skip all missed ones")
 
 
 class Overlap(models.TextChoices):
     """What happens to a due run while an earlier run of the same schedule has not ended; see `rules.due`."""
 
-    ALLOW = "allow", "Run in parallel"
-    SKIP = "skip", "Skip while an earlier run is in progress"
-    BUFFER_ONE = "buffer_one", "Run once more after the earlier run"
-    CANCEL_OTHER = "cancel_other", "Cancel the earlier run"
+    ALLOW = "allow", mark("Run in parallel")
+    SKIP = "skip", mark("Skip while an earlier run is in progress")
+    BUFFER_ONE = "buffer_one", mark("Run once more after the earlier run")
+    CANCEL_OTHER = "cancel_other", mark("Cancel the earlier run")
 
 
 class ConcurrencyLimit(OwnedModel):
@@ -82,10 +83,10 @@ class Schedule(OwnedModel):
     """What to do, and when. The payload has the format of the kind's own API."""
 
     class Status(models.TextChoices):
-        ACTIVE = "active", "Active"
-        PAUSED = "paused", "Paused"
-        ENDED = "ended", "Ended"
-        DELETED = "deleted", "Deleted"
+        ACTIVE = "active", mark("Active")
+        PAUSED = "paused", mark("Paused")
+        ENDED = "ended", mark("Ended")
+        DELETED = "deleted", mark("Deleted")
 
     OVER = (Status.ENDED, Status.DELETED)
     _read_exclusions: tuple[tuple[tuple[int, ...], str], Exclusions] | None = None
@@ -243,15 +244,15 @@ class Schedule(OwnedModel):
 class RunStatus(models.TextChoices):
     """The status of a run. Succeeded, failed, skipped, missed and canceled runs have ended."""
 
-    SCHEDULED = "scheduled", "Scheduled"
-    IN_PROGRESS = "in_progress", "In progress"
-    RUNNING = "running", "Running"
-    RETRYING = "retrying", "Retrying"
-    SUCCEEDED = "succeeded", "Succeeded"
-    FAILED = "failed", "Failed"
-    SKIPPED = "skipped", "Skipped"
-    MISSED = "missed", "Missed"
-    CANCELLED = "cancelled", "Canceled"
+    SCHEDULED = "scheduled", mark("Scheduled")
+    IN_PROGRESS = "in_progress", mark("In progress")
+    RUNNING = "running", mark("Running")
+    RETRYING = "retrying", mark("Retrying")
+    SUCCEEDED = "succeeded", mark("Succeeded")
+    FAILED = "failed", mark("Failed")
+    SKIPPED = "skipped", mark("Skipped")
+    MISSED = "missed", mark("Missed")
+    CANCELLED = "cancelled", mark("Canceled")
 
 
 WAITING = (RunStatus.SCHEDULED, RunStatus.RETRYING)
@@ -397,18 +398,18 @@ class Run(OwnedModel):
     @property
     def state_label(self) -> str:
         """Return the status for people: a run that waits for a slot of its key is not between two tries."""
-        return "Waiting" if self.waiting_for == "concurrency" else str(self.get_status_display())
+        return mark("Waiting") if self.waiting_for == "concurrency" else str(self.get_status_display())
 
 
 class RunReport(OwnedModel):
     """A worker's report on one epoch of a run. It is stored before the status queue carries its id."""
 
     class Outcome(models.TextChoices):
-        SUCCEEDED = "succeeded", "Succeeded"
-        FAILED = "failed", "Failed"
-        REFUSED = "refused", "Refused"
-        CANCELLED = "cancelled", "Canceled"
-        DEFERRED = "deferred", "Deferred"
+        SUCCEEDED = "succeeded", mark("Succeeded")
+        FAILED = "failed", mark("Failed")
+        REFUSED = "refused", mark("Refused")
+        CANCELLED = "cancelled", mark("Canceled")
+        DEFERRED = "deferred", mark("Deferred")
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="reports", db_index=False)
     epoch = models.PositiveIntegerField()
@@ -431,10 +432,10 @@ class BulkImport(OwnedModel):
     """A bulk import of schedules. A worker creates them in parts; the counts are its progress."""
 
     class Status(models.TextChoices):
-        RECEIVED = "received", "Received"
-        RUNNING = "running", "Running"
-        DONE = "done", "Done"
-        CANCELLED = "cancelled", "Canceled"
+        RECEIVED = "received", mark("Received")
+        RUNNING = "running", mark("Running")
+        DONE = "done", mark("Done")
+        CANCELLED = "cancelled", mark("Canceled")
 
     status = models.CharField(max_length=16, choices=Status, default=Status.RECEIVED)
     total = models.PositiveIntegerField()

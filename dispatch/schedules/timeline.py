@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db.models import Q
 
+from dispatch.core.languages import gettext as _
 from dispatch.core.models import Event
 from dispatch.jobs.timeline import Entry, describe_event
 from dispatch.schedules.models import Run, Schedule
@@ -18,38 +19,45 @@ Data = dict[str, Any]
 
 def _stretch(data: Data) -> str:
     count = data.get("occurrences", 1)
-    return f"{count:,} occurrences" if count > 1 else "the run"
+    if count <= 1:
+        return _("the run")
+    return _("{count} occurrences").format(count=f"{count:,}")
+
+
+def _describe_wait(data: Data) -> str:
+    if key := data.get("concurrency_key"):
+        return _("waits for a slot of the key {key}").format(key=key)
+    words = _("holds attempt {number}") if data.get("waiting_for") else _("will retry after attempt {number}")
+    return words.format(number=data.get("attempt", 1))
 
 
 _WORDS: dict[str, Callable[[Data], str]] = {
-    "schedule.created": lambda d: "created the schedule",
-    "schedule.changed": lambda d: "changed " + ", ".join(d.get("fields", [])).replace("_", " "),
-    "schedule.paused": lambda d: "paused the schedule",
-    "schedule.resumed": lambda d: "resumed the schedule",
+    "schedule.created": lambda d: _("created the schedule"),
+    "schedule.changed": lambda d: _("changed {fields}").format(
+        fields=", ".join(d.get("fields", [])).replace("_", " ")
+    ),
+    "schedule.paused": lambda d: _("paused the schedule"),
+    "schedule.resumed": lambda d: _("resumed the schedule"),
     "schedule.run_now": lambda d: (
-        "requested a run now" + (" with another payload" if d.get("has_own_payload") else "")
+        _("requested a run now with another payload") if d.get("has_own_payload") else _("requested a run now")
     ),
-    "schedule.backfilled": lambda d: f"requested runs for {d.get('runs', 0):,} past occurrences",
-    "schedule.deleted": lambda d: "deleted the schedule",
-    "schedule.moved": lambda d: "moved the next run",
-    "schedule.ended": lambda d: "ended the schedule: no more occurrences",
-    "schedule.failing": lambda d: "raised an alert: a run failed permanently",
-    "schedule.recovered": lambda d: "reported that it works again" if not d.get("how") else str(d["how"]),
-    "run.in_progress": lambda d: "queued the run",
-    "run.running": lambda d: f"started attempt {d.get('attempt', 1)}",
-    "run.succeeded": lambda d: "finished the run",
-    "run.retrying": lambda d: (
-        f"waits for a slot of the key {d['concurrency_key']}"
-        if d.get("concurrency_key")
-        else f"holds attempt {d.get('attempt', 1)}"
-        if d.get("waiting_for")
-        else f"will retry after attempt {d.get('attempt', 1)}"
+    "schedule.backfilled": lambda d: _("requested runs for {count} past occurrences").format(
+        count=f"{d.get('runs', 0):,}"
     ),
-    "run.failed": lambda d: f"gave up after attempt {d.get('attempt', 1)}",
-    "run.skipped": lambda d: f"skipped {_stretch(d)}",
-    "run.missed": lambda d: f"recorded {_stretch(d)} as missed",
-    "run.cancel_requested": lambda d: "requested the cancellation of the run",
-    "run.cancelled": lambda d: "canceled the run",
+    "schedule.deleted": lambda d: _("deleted the schedule"),
+    "schedule.moved": lambda d: _("moved the next run"),
+    "schedule.ended": lambda d: _("ended the schedule: no more occurrences"),
+    "schedule.failing": lambda d: _("raised an alert: a run failed permanently"),
+    "schedule.recovered": lambda d: _(str(d["how"])) if d.get("how") else _("reported that it works again"),
+    "run.in_progress": lambda d: _("queued the run"),
+    "run.running": lambda d: _("started attempt {number}").format(number=d.get("attempt", 1)),
+    "run.succeeded": lambda d: _("finished the run"),
+    "run.retrying": lambda d: _describe_wait(d),
+    "run.failed": lambda d: _("gave up after attempt {number}").format(number=d.get("attempt", 1)),
+    "run.skipped": lambda d: _("skipped {what}").format(what=_stretch(d)),
+    "run.missed": lambda d: _("recorded {what} as missed").format(what=_stretch(d)),
+    "run.cancel_requested": lambda d: _("requested the cancellation of the run"),
+    "run.cancelled": lambda d: _("canceled the run"),
 }
 TONES = {
     "schedule.failing": "attention",
@@ -87,4 +95,4 @@ def _entry(event: Event) -> Entry:
 
 def _why(data: Data) -> str:
     reason = data.get("error") or data.get("reason") or data.get("note") or ""
-    return f": {reason}" if reason else ""
+    return f": {_(str(reason))}" if reason else ""

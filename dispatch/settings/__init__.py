@@ -123,7 +123,9 @@ AUTH_USER_MODEL = "accounts.User"
 LOGIN_URL = reverse_lazy("admin:login")
 LOGIN_REDIRECT_URL = reverse_lazy("admin:index")
 LANGUAGE_CODE = "en-us"
+LANGUAGES = [("en", "English"), ("es", "Spanish")]
 LOCALE_PATHS = [BASE_DIR / "dispatch" / "locale"]
+FORMAT_MODULE_PATH = ["dispatch.core.formats"]
 TIME_ZONE = "UTC"
 USE_TZ = True
 STATIC_URL = "static/"
@@ -196,6 +198,7 @@ MIDDLEWARE = [
     "allauth.account.middleware.AccountMiddleware",
     "accounts.middleware.SecondFactorMiddleware",
     "accounts.middleware.OrganizationMiddleware",
+    "accounts.languages.LanguageMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "axes.middleware.AxesMiddleware",
 ]

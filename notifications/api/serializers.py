@@ -12,7 +12,7 @@ from rest_framework import serializers
 from accounts.api.base import OwnedSerializer
 from dispatch.jobs.models import Job
 from notifications.models import Alert, Delivery, Notification
-from notifications.rendering import path_to
+from notifications.rendering import outcome_of, path_to, title_and_body
 
 
 def with_asked_at(rows: QuerySet) -> QuerySet:
@@ -52,6 +52,12 @@ class NotificationSerializer(OwnedSerializer):
     @extend_schema_field(serializers.CharField(allow_null=True))
     def get_acknowledged_by(self, row: Notification) -> Any:
         return str(row.acknowledged_by) if row.acknowledged_by else None
+
+    def to_representation(self, row: Notification) -> dict[str, Any]:
+        """Return the fields, with title, details and outcome in the active language: English for API keys."""
+        shown: dict[str, Any] = super().to_representation(row)
+        title, body = title_and_body(row)
+        return {**shown, "title": title, "body": body, "settled_how": outcome_of(row)}
 
     def get_page(self, row: Notification) -> str:
         return path_to(row)

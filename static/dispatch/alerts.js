@@ -50,6 +50,7 @@
       method: "POST",
       headers: {
         "X-CSRFToken": D.cookie("csrftoken"), "Content-Type": "application/json",
+        "Accept-Language": document.documentElement.lang,
         "X-Organization": box.dataset.organization,
       },
       body: "{}",

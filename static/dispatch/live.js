@@ -122,6 +122,7 @@
     const address = new URL("/ws/", here);
     address.protocol = here.protocol === "https:" ? "wss:" : "ws:";
     address.searchParams.set("organization", document.getElementById("notices").dataset.organization);
+    address.searchParams.set("language", root.lang);
     if (lastNotification) address.searchParams.set("last_event_id", lastNotification);
     if (since) address.searchParams.set("since", since);
     const mine = new WebSocket(address);

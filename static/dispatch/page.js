@@ -27,7 +27,7 @@
         words = left < 3600 ? `${Math.floor(left / 60)}:${String(left % 60).padStart(2, "0")}` : span(left);
       } else {
         words = span(Math.max(0, Math.floor((now - ms) / 1000)));
-        if (time.dataset.time === "ago") words += " ago";
+        if (time.dataset.time === "ago") words = T.get("{span} ago", { span: words });
       }
       if (time.firstChild && time.firstChild.nodeValue !== words) time.firstChild.nodeValue = words;
     }

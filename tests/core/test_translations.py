@@ -10,13 +10,25 @@ from string import Formatter
 
 import pytest
 
-from dispatch.core import languages
-from tests.translations import CATALOGS, NUL, compile_catalog, marked_messages, read_catalog
+from dispatch.core import languages, script_texts
+from tests.translations import (
+    CATALOGS,
+    NUL,
+    SCRIPT_CATALOGS,
+    compile_catalog,
+    marked_messages,
+    marked_script_messages,
+    read_catalog,
+)
 
 SPANISH = {path.parts[-3]: path for path in CATALOGS}[languages.SPANISH]
+SPANISH_SCRIPTS = {path.parts[-3]: path for path in SCRIPT_CATALOGS}[languages.SPANISH]
 MESSAGES = read_catalog(SPANISH)
-# Spanish writes the names of days and months in lower case.
-CALENDAR = {*calendar.day_name, *calendar.month_name}
+SCRIPT_MESSAGES = read_catalog(SPANISH_SCRIPTS)
+MARKED = [(MESSAGES, *marked) for marked in sorted(marked_messages().items())]
+MARKED += [(SCRIPT_MESSAGES, *marked) for marked in sorted(marked_script_messages().items())]
+# Spanish writes the names of days and months in lower case, and its dates begin with the day.
+CALENDAR = {*calendar.day_name, *calendar.month_name, *calendar.month_abbr, "M j, Y", "M j, Y, H:i"}
 
 
 def places(text: str) -> set[str]:
@@ -30,9 +42,11 @@ def test_each_language_but_english_has_a_catalog():
     assert {path.parts[-3] for path in CATALOGS} == offered
 
 
-@pytest.mark.parametrize(("message", "where"), sorted(marked_messages().items()), ids=lambda text: str(text)[:40])
-def test_marked_sentence_is_translated_with_the_same_places(message: str, where: str):
-    translation = MESSAGES.get(message, "")
+@pytest.mark.parametrize(
+    ("messages", "message", "where"), MARKED, ids=lambda text: "" if isinstance(text, dict) else str(text)[:40]
+)
+def test_marked_sentence_is_translated_with_the_same_places(messages: dict[str, str], message: str, where: str):
+    translation = messages.get(message, "")
     assert translation.strip(NUL), f"{where}: no Spanish translation"
     singular, *plural = message.split(NUL)
     forms = translation.split(NUL)
@@ -44,8 +58,18 @@ def test_marked_sentence_is_translated_with_the_same_places(message: str, where:
         assert form[:1].isupper() == is_upper or form[:1] in "¿{", where
 
 
-def test_catalog_has_no_unused_sentences():
+def test_catalogs_have_no_unused_sentences():
     assert set(MESSAGES) - {""} == set(marked_messages())
+    assert set(SCRIPT_MESSAGES) - {""} == set(marked_script_messages())
+
+
+def test_catalog_of_the_scripts_is_that_of_the_source():
+    assert SPANISH_SCRIPTS.with_suffix(".mo").read_bytes() == compile_catalog(SCRIPT_MESSAGES)
+    catalog = script_texts.load_catalog(languages.SPANISH)
+    for message, translation in SCRIPT_MESSAGES.items():
+        if message:
+            assert catalog[message] == (translation.split(NUL) if NUL in message else translation)
+    assert script_texts.load_catalog(languages.DEFAULT) == {}
 
 
 def test_compiled_catalog_is_that_of_the_source():

@@ -133,7 +133,7 @@ def changes(request: HttpRequest) -> HttpResponse:
             "attention_hidden": attention.hidden,
         }
 
-    key = (organization.pk, filters, most, tuple(ids), bool(request.GET.get("all")))
+    key = (organization.pk, request.language, filters, most, tuple(ids), bool(request.GET.get("all")))
     answer = cached_response(key, event, read)
     unread, count = _unread(request)
     return JsonResponse({**answer, "unread_jobs": unread, "unread": count})

@@ -11,6 +11,7 @@ from django.views.decorators.http import require_POST
 from accounts.models import Membership
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
+from dispatch.core.languages import gettext as _
 from dispatch.leads.models import Campaign, Lead, LeadDispatch
 from dispatch.leads.services import actions, switches
 
@@ -23,7 +24,7 @@ def switch_mode(request: HttpRequest) -> HttpResponse:
     For admins only. Going live asks for confirmation first.
     """
     if request.role != Membership.Role.ADMIN:
-        messages.warning(request, "Only admins can turn calling on or off. Ask an admin.")
+        messages.warning(request, _("Only admins can turn calling on or off. Ask an admin."))
         return views_base.back_to(request, reverse("console:leads"))
     mode = request.POST.get("mode", "")
     paused = request.POST.get("paused", "")
@@ -31,10 +32,11 @@ def switch_mode(request: HttpRequest) -> HttpResponse:
         return views_base.back_to(request, reverse("console:leads_go_live"))
     if mode in LeadDispatch.Mode.values:
         row = switches.set_dispatch(request.organization.pk, mode=mode, actor=request.actor)
-        messages.success(request, f"Lead calling: {row.get_mode_display().lower()}.")
+        messages.success(request, _("Lead calling: {mode}.").format(mode=_(row.get_mode_display()).lower()))
     elif paused in ("0", "1"):
         switches.set_dispatch(request.organization.pk, is_paused=paused == "1", actor=request.actor)
-        messages.success(request, "Lead calling is paused." if paused == "1" else "Lead calling has resumed.")
+        notice = _("Lead calling is paused.") if paused == "1" else _("Lead calling has resumed.")
+        messages.success(request, notice)
     return views_base.back_to(request, reverse("console:leads"))
 
 
@@ -47,9 +49,10 @@ def act_on_campaign(request: HttpRequest, campaign_id: int, action: str) -> Http
         raise Http404
     try:
         switches.pause_campaign(row.pk, action == "pause", actor=request.actor)
-        messages.success(request, f"{row.name} is paused." if action == "pause" else f"{row.name} has resumed.")
+        notice = _("{campaign} is paused.") if action == "pause" else _("{campaign} has resumed.")
+        messages.success(request, notice.format(campaign=row.name))
     except switches.CampaignWithoutScript as error:
-        messages.warning(request, str(error.detail))
+        messages.warning(request, _(str(error.detail)))
     is_own_page = request.POST.get("from") == "campaign"
     url = reverse("console:campaign", args=[row.pk]) if is_own_page else reverse("console:leads")
     return views_base.back_to(request, url)
@@ -66,11 +69,11 @@ def act_on_lead(request: HttpRequest, lead_id: int, action: str) -> HttpResponse
     try:
         done = do(row.pk, actor=request.actor)
         if action == "now":
-            text = "Lead queued. It is called as soon as the calling rules allow."
+            text = _("Lead queued. It is called as soon as the calling rules allow.")
         elif done.status == Lead.Status.FINISHED:
-            text = "Lead canceled."
+            text = _("Lead canceled.")
         else:
-            text = "Lead canceled. Its call is being hung up."
+            text = _("Lead canceled. Its call is being hung up.")
         messages.success(request, text)
     except actions.LeadConflict as error:
         messages.warning(request, str(error.detail))

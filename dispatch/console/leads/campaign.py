@@ -16,6 +16,7 @@ from dispatch.console import views_base
 from dispatch.console.leads import campaign_queries as queries
 from dispatch.console.views_base import console_view
 from dispatch.core import csv_files
+from dispatch.core.languages import gettext as _
 from dispatch.leads.models import Campaign
 from dispatch.telephony import number_check_calls, voice_previews
 from dispatch.telephony.admin.refusals import describe_refusal
@@ -76,28 +77,27 @@ def call_member(request: HttpRequest, campaign_id: int) -> HttpResponse:
     phone: Any = getattr(request.user, "phone", "")
     number = voice_previews.find_number(request.organization.pk, row.pool_id)
     if request.role != Membership.Role.ADMIN:
-        messages.warning(request, "Only admins can place test calls. Ask an admin.")
+        messages.warning(request, _("Only admins can place test calls. Ask an admin."))
     elif not (row.script.strip() or row.agent_answers):
-        messages.warning(request, "This campaign has no script. Write one first.")
+        messages.warning(request, _("This campaign has no script. Write one first."))
     elif not phone:
-        messages.warning(request, "Your account has no phone number. Enter it in your notification settings.")
+        messages.warning(request, _("Your account has no phone number. Enter it in your notification settings."))
     elif number is None:
         messages.warning(
-            request, "No number of the campaign's pool can place calls. Add one, or resume a paused one."
+            request, _("No number of the campaign's pool can place calls. Add one, or resume a paused one.")
         )
     else:
         try:
             voice_previews.place_preview(
                 number, request.organization, "campaign", row.pk, phone.as_e164, actor=request.actor
             )
-            messages.success(
-                request, f"Calling {phone.as_national}. You'll hear the script and can press its keys."
-            )
+            calling = _("Calling {phone}. You'll hear the script and can press its keys.")
+            messages.success(request, calling.format(phone=phone.as_national))
         except voice_previews.TooManyPreviews:
-            text = f"Your phone had {voice_previews.MOST_PER_HOUR} test calls within an hour. Try again later."
-            messages.warning(request, f"No call was placed: {text}")
+            text = _("No call was placed: Your phone had {count} test calls within an hour. Try again later.")
+            messages.warning(request, text.format(count=voice_previews.MOST_PER_HOUR))
         except (NoLine, PhoneBusy, CallNotAllowed, number_check_calls.NumberPaused) as error:
-            messages.warning(request, f"No call was placed: {describe_refusal(error)}.")
+            messages.warning(request, _("No call was placed: {reason}.").format(reason=_(describe_refusal(error))))
     return back
 
 

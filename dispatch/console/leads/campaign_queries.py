@@ -17,9 +17,11 @@ from django.db.models.functions import Cast
 
 from accounts.models import Organization
 from dispatch.console.leads.queries import BarRow, CampaignRow, build_bars, next_hours
-from dispatch.core import clock
+from dispatch.core import clock, languages
 from dispatch.core.db.prepared import fetch_all, prefer_index_plans
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
 from dispatch.leads import progress
 from dispatch.leads.models import Campaign, Lead, LeadDispatch
@@ -33,7 +35,7 @@ FILTERS = ("show", "disposition", "phone")
 DAY = timedelta(hours=24)
 # Figures of a day that took SLOW_S to add up are kept for ten times as long, at most MAX_AGE_S.
 SLOW_S, MAX_AGE_S, MAX_CACHED = 0.1, 30.0, 1000
-_cached_days: dict[int, tuple[float, DayFigures]] = {}
+_cached_days: dict[tuple[int, str], tuple[float, DayFigures]] = {}
 
 # Calls of one campaign in the last day, with those to people whom its leads talked to: by hour, end and keys. `||`
 # keeps the planner from an index on the purpose: without statistics, all calls of a purpose seem few.
@@ -79,7 +81,8 @@ def load_day(campaign: Campaign) -> DayFigures:
 
     If adding them up takes long, all viewers of this process share them for up to half a minute.
     """
-    until, cached = _cached_days.get(campaign.pk, (0.0, DayFigures()))
+    key = campaign.pk, languages.active()  # the figures contain words
+    until, cached = _cached_days.get(key, (0.0, DayFigures()))
     if time.monotonic() < until:
         return cached
     began = time.monotonic()
@@ -88,7 +91,7 @@ def load_day(campaign: Campaign) -> DayFigures:
     if took_s >= SLOW_S:
         if len(_cached_days) >= MAX_CACHED:
             _cached_days.clear()
-        _cached_days[campaign.pk] = time.monotonic() + min(10 * took_s, MAX_AGE_S), figures
+        _cached_days[key] = time.monotonic() + min(10 * took_s, MAX_AGE_S), figures
     return figures
 
 
@@ -128,9 +131,14 @@ def _hour_bars(organization: Organization, by_hour: Mapping[datetime, list[int]]
     most = max((calls for calls, _ in by_hour.values()), default=0)
     counts = [by_hour.get(hour, [0, 0]) for hour in hours]
     return [
-        BarRow(f"{hour.astimezone(zone):%H}", calls, 100 * calls / most if most else 0.0, f"{answered:,} answered")
+        BarRow(f"{hour.astimezone(zone):%H}", calls, 100 * calls / most if most else 0.0, answered_words(answered))
         for hour, (calls, answered) in zip(hours, counts, strict=True)
     ]
+
+
+def answered_words(answered: int) -> str:
+    """Format how many calls were answered: "3 answered"."""
+    return _("{count} answered").format(count=f"{answered:,}")
 
 
 def _key_bars(campaign: Campaign, keys: Counter[str]) -> list[BarRow]:
@@ -140,11 +148,11 @@ def _key_bars(campaign: Campaign, keys: Counter[str]) -> list[BarRow]:
 
     def words(key: str) -> str:
         if not key:
-            return "No key"
+            return _("No key")
         if key == campaign.opt_out_key:
-            return f"{key}: Never call again"
+            return f"{key}: {_('Never call again')}"
         branch = branches.get(key)
-        return f"{key}: {branch.disposition or branch.get_action_display()}" if branch else key
+        return f"{key}: {branch.disposition or _(branch.get_action_display())}" if branch else key
 
     return [BarRow(words(key), keys[key], 100 * keys[key] / most) for key in sorted(keys)]
 
@@ -164,7 +172,7 @@ def live_calls(campaign: Campaign) -> list[dict[str, Any]]:
 def show_choices() -> list[tuple[str, str]]:
     """Return the choices of the filter `show`: statuses, then outcomes."""
     outcomes = [(value, label) for value, label in Lead.Outcome.choices if value]
-    return [("", "All leads"), *Lead.Status.choices, *outcomes]
+    return [("", mark("All leads")), *Lead.Status.choices, *outcomes]
 
 
 def filtered_leads(campaign: Campaign, asked: Mapping[str, Any]) -> QuerySet[Lead]:
@@ -203,7 +211,7 @@ def export_pages(leads: QuerySet[Lead], zone: str) -> Iterator[list[list[Any]]]:
     """
     here = ZoneInfo(zone)
     edge: int | None = None
-    for _ in range(EXPORT_MOST // EXPORT_PAGE):
+    for _page in range(EXPORT_MOST // EXPORT_PAGE):
         left = leads if edge is None else leads.filter(pk__lt=edge)
         with transaction.atomic():
             prefer_index_plans()

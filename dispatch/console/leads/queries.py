@@ -12,6 +12,8 @@ from django.db.models import Count, QuerySet
 from accounts.models import Organization
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.leads import progress
 from dispatch.leads.models import Campaign, Lead, LeadDispatch
 from dispatch.leads.progress import LeadCounts
@@ -65,16 +67,16 @@ class CampaignRow:
     @property
     def state(self) -> tuple[str, str]:
         if self.campaign.is_paused:
-            return "late", "Paused"
+            return "late", mark("Paused")
         if self.calling:
-            return "calling", "Calling"
+            return "calling", mark("Calling")
         if not self.campaign.has_words:
-            return "attention", "No script"
+            return "attention", mark("No script")
         if self.waiting:
-            return "waiting", "Dry run" if self.mode == Mode.DRY_RUN else "Waiting"
+            return "waiting", mark("Dry run") if self.mode == Mode.DRY_RUN else mark("Waiting")
         if self.called:
-            return "good", "Done"
-        return "idle", "No calls made" if self.total else "Empty"
+            return "good", mark("Done")
+        return "idle", mark("No calls made") if self.total else mark("Empty")
 
 
 @dataclass(frozen=True)
@@ -182,10 +184,10 @@ def calls_of(leads: Iterable[Lead]) -> dict[int, list[Call]]:
 
 def _waits(reasons: dict[str, list[tuple[int, datetime]]], due: int, now: datetime) -> list[Wait]:
     """Return the waits: due leads first, then by count."""
-    rows = [Wait("Waiting for a line", due, None, "calling")] if due else []
+    rows = [Wait(_("Waiting for a line"), due, None, "calling")] if due else []
     for reason, counted in reasons.items():
         count, first = sum(number for number, _ in counted), min(moment for _, moment in counted)
-        words = descriptions.describe_waiting(reason) if reason else "Scheduled for later"
+        words = descriptions.describe_waiting(reason)
         held = first > now + timedelta(days=60)
         until = first if not held and first > now else None
         rows.append(Wait(words, count, until, "late" if held else "waiting"))

@@ -14,6 +14,7 @@ from dispatch.console.views_base import console_view
 from dispatch.core import csv_files
 from dispatch.core.api.problems import LimitReached
 from dispatch.core.csv_files import BadFile
+from dispatch.core.languages import gettext as _
 from dispatch.leads import bulk_intake
 from dispatch.leads.models import Campaign
 
@@ -36,12 +37,12 @@ def upload_view(request: HttpRequest) -> HttpResponse:
     try:
         campaign = campaigns.filter(code=context["chosen"]).select_related("organization").first()
         if campaign is None:
-            raise BadFile("Choose a campaign.")
+            raise BadFile(_("Choose a campaign."))
         lines = read_rows(request.FILES.get("file"), request.organization.time_zone)
         result = bulk_intake.accept_entries(campaign, [line for _, line in lines], actor=request.actor)
     except (BadFile, LimitReached) as error:
         return views_base.render_page(
-            request, "console/leads/upload.html", {**context, "wrong": str(error)}, status=422
+            request, "console/leads/upload.html", {**context, "wrong": _(str(error))}, status=422
         )
     bad = [row for row in result["results"] if "error" in row]
     context["bad"] = [_bad_line(row, *lines[row["line"] - 1]) for row in bad[:MAX_SHOWN]]

@@ -11,6 +11,7 @@ from accounts.models import Membership
 from dispatch.console import views_base
 from dispatch.console.leads import queries
 from dispatch.console.views_base import console_view
+from dispatch.core.languages import gettext as _
 from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.go_live_preview import preview
@@ -39,7 +40,7 @@ def figures_fragment(request: HttpRequest) -> HttpResponse:
 def go_live(request: HttpRequest) -> HttpResponse:
     """Show who would be called by going live, and ask for confirmation. For admins only."""
     if request.role != Membership.Role.ADMIN:
-        messages.warning(request, "Only admins can turn calling on or off. Ask an admin.")
+        messages.warning(request, _("Only admins can turn calling on or off. Ask an admin."))
         return views_base.back_to(request, reverse("console:leads"))
     context = {"current": "leads", "preview": preview(request.organization.pk)}
     return views_base.render_page(request, "console/leads/go_live.html", context)

@@ -11,6 +11,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from accounts import services as accounts
+from accounts.languages import language_of
 from accounts.models import Membership
 from accounts.sso import sessions as sso
 from accounts.tenancy import user_of
@@ -18,6 +19,7 @@ from dispatch.console import views_base
 from dispatch.console.notifications.channels import channel_context
 from dispatch.console.views_base import console_view
 from dispatch.core import languages
+from dispatch.core.languages import gettext as _
 from dispatch.telephony import services as telephony
 from notifications import rules, services
 from notifications.services import phone_confirmation
@@ -49,14 +51,21 @@ def reset_preferences(request: HttpRequest) -> HttpResponse:
 @require_POST
 @console_view
 def change_language(request: HttpRequest) -> HttpResponse:
-    """Change the language of the user's alerts; empty: the organization's. Limited like `phone.change_phone`."""
+    """Change the language of the user's pages and alerts. Limited like `phone.change_phone`.
+
+    Empty: that of the browser, and of the organization for alerts. With `stay`, the page that sent it reloads.
+    """
     if not sso.may_change_account(request):
         raise PermissionDenied
     language = request.POST.get("language", "")
     if language and language not in languages.CODES:
         raise BadRequest("Unknown language.")
-    if accounts.change_own_language(user_of(request), language, actor=request.actor):
-        messages.success(request, "Language saved.")
+    is_new = accounts.change_own_language(user_of(request), language, actor=request.actor)
+    if request.POST.get("stay"):
+        return views_base.back_to(request, views_base.return_url(request))
+    if is_new:
+        with languages.override(language_of(request)):
+            messages.success(request, _("Language saved."))
     return views_base.back_to(request, reverse("console:notification_choices"))
 
 
@@ -79,7 +88,7 @@ def render_settings(request: HttpRequest, *, status: int = 200, **more: Any) -> 
         "opted_out": bool(user.phone) and telephony.is_opted_out(request.organization.pk, user.phone),
         "phone": str(user.phone or ""),
         "confirmation": phone_confirmation.state_of(request.organization.pk, user),
-        "languages": languages.CHOICES,
+        "languages": languages.OWN_NAMES,
         **channel_context(request),
         **more,
     }

@@ -19,6 +19,8 @@ from dispatch.console import views_base
 from dispatch.console.outbox import queries
 from dispatch.console.views_base import console_view
 from dispatch.core.ids import read_ids
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark, ngettext
 from dispatch.outbox.models import Message, Status
 from dispatch.outbox.services import actions, endpoints, target_health
 from dispatch.outbox.services.actions import Action
@@ -29,43 +31,53 @@ MAX_NOTE_LENGTH = 500
 
 @dataclass(frozen=True)
 class ActionTexts:
-    """The texts shown before and after an action."""
+    """The texts shown before an action. `refuses`: if no selected message allows it."""
 
     button: str
     question: str
     says: str
+    refuses: str
 
 
 WORDS = {
     Action.RETRY: ActionTexts(
-        "Retry",
-        "Retry messages?",
-        "The attempt count is reset and the history is kept. The groups continue in order.",
+        mark("Retry"),
+        mark("Retry messages?"),
+        mark("The attempt count is reset and the history is kept. The groups continue in order."),
+        mark("Only messages in error can be retried, and none of these is selected."),
     ),
     Action.IGNORE: ActionTexts(
-        "Ignore",
-        "Ignore messages?",
-        "Ignored messages are canceled and not sent again. Their groups continue.",
+        mark("Ignore"),
+        mark("Ignore messages?"),
+        mark("Ignored messages are canceled and not sent again. Their groups continue."),
+        mark("Only messages in error can be ignored, and none of these is selected."),
     ),
     Action.RESOLVE: ActionTexts(
-        "Resolve",
-        "Resolve messages?",
-        "Resolved messages are completed and not sent again. Their groups continue.",
+        mark("Resolve"),
+        mark("Resolve messages?"),
+        mark("Resolved messages are completed and not sent again. Their groups continue."),
+        mark("Only messages in error can be resolved, and none of these is selected."),
     ),
     Action.CANCEL: ActionTexts(
-        "Cancel",
-        "Cancel messages?",
-        "A waiting message is never sent. An attempt in progress may still arrive.",
+        mark("Cancel"),
+        mark("Cancel messages?"),
+        mark("A waiting message is never sent. An attempt in progress may still arrive."),
+        mark("All selected messages have already ended."),
     ),
     Action.REPLAY: ActionTexts(
-        "Replay",
-        "Replay messages?",
-        "The receiver gets them again, with the same webhook-id and a header that says so. Each goes before later "
-        "messages of its group.",
+        mark("Replay"),
+        mark("Replay messages?"),
+        mark(
+            "The receiver gets them again, with the same webhook-id and a header that says so. Each goes before "
+            "later messages of its group."
+        ),
+        mark("Only completed, canceled or expired messages can be replayed, and none of these is selected."),
     ),
 }
-# Which messages an action applies to, as an adjective.
-ALLOWED = {Action.CANCEL: "open", Action.REPLAY: "completed, canceled or expired"}
+NONE_FITS = {
+    Action.CANCEL: mark("None of these messages is open."),
+    Action.REPLAY: mark("None of these messages is completed, canceled or expired."),
+}
 
 
 @require_POST
@@ -79,26 +91,28 @@ def handle_action(request: HttpRequest) -> HttpResponse:
     ids = _selected_ids(request, action)
     back = _back(request)
     if not ids:
-        is_all = request.POST.get("all") == "1"
-        nothing = (
-            f"None of these messages is {ALLOWED.get(action, 'in error')}."
-            if is_all
-            else "No messages selected. Select at least one."
-        )
-        messages.warning(request, nothing)
+        if request.POST.get("all") == "1":
+            nothing = NONE_FITS.get(action, mark("None of these messages is in error."))
+        else:
+            nothing = mark("No messages selected. Select at least one.")
+        messages.warning(request, _(nothing))
         return views_base.back_to(request, back)
     if request.POST.get("sure") != "1":
         return _render_confirmation(request, action, ids, back)
     note = request.POST.get("note", "").strip().replace("\x00", "")[:MAX_NOTE_LENGTH]
     result = actions.act_on_messages(action, ids, actor=request.actor, note=note)
     if result.changed or not result.refused:
-        messages.success(request, f"{_describe_count(len(result.changed))} {action.verb}.")
+        messages.success(request, describe_changed(action, len(result.changed)))
     if result.refused:
-        statuses = {Status(status).label.lower() for status in result.refused.values()}
-        reason = f"only {_fitting(action)} can be, and these are {', '.join(sorted(statuses))}"
+        statuses = {_(Status(status).label).lower() for status in result.refused.values()}
+        reason = _ONLY.get(action, mark("only messages in error can be, and these are {statuses}"))
         if set(result.refused.values()) <= set(action.before):
-            reason = "an attempt is in progress, or the content was erased"
-        messages.warning(request, f"{_describe_count(len(result.refused))} not {action.verb}: {reason}.")
+            reason = mark("an attempt is in progress, or the content was erased")
+        words = {
+            "messages": _describe_count(len(result.refused)),
+            "reason": _(reason).format(statuses=", ".join(sorted(statuses))),
+        }
+        messages.warning(request, _(_UNCHANGED[action]).format_map(words))
     return views_base.back_to(request, back)
 
 
@@ -110,7 +124,7 @@ def _render_confirmation(request: HttpRequest, action: Action, ids: list[int], b
         "console/outbox/sure.html",
         {
             "current": "outbox", "tab": "messages", "counts": queries.count_outbox(request.organization.pk),
-            "action": action, "words": WORDS[action], "allowed": _fitting(action), "ids": ids,
+            "action": action, "words": WORDS[action], "ids": ids,
             "number": len(ids), "fitting": fitting.count(), "groups": fitting.values("group").distinct().count(),
             "first": list(fitting.select_related("endpoint", "group").order_by("id")[:10]), "back": back,
             "filters": request.POST.get("filters", ""), "everything": request.POST.get("all") == "1",
@@ -140,31 +154,43 @@ def act_on_endpoint(request: HttpRequest, endpoint_id: int) -> HttpResponse:
     reason = request.POST.get("reason", "").strip().replace("\x00", "")[:200]
     action = request.POST.get("action", "")
     if action in ("disable", "enable") and request.role != Membership.Role.ADMIN:
-        return HttpResponseForbidden("Only admins can disable and enable endpoints. Ask an admin.")
+        return HttpResponseForbidden(_("Only admins can disable and enable endpoints. Ask an admin."))
     match action:
         case "test":
             message_id = endpoints.send_test(endpoint, actor=request.actor)
-            messages.success(request, "The test message is on its way. This page shows the result.")
+            messages.success(request, _("The test message is on its way. This page shows the result."))
             return views_base.back_to(request, reverse("console:outbox_message", args=[message_id]))
         case "pause":
             done = target_health.pause_endpoint(endpoint.pk, reason, actor=request.actor)
-            notice = "Endpoint paused. Its messages are kept." if done else "The endpoint was already paused."
+            notice = (
+                mark("Endpoint paused. Its messages are kept.")
+                if done
+                else mark("The endpoint was already paused.")
+            )
         case "resume":
             done = target_health.resume_endpoint(endpoint.pk, actor=request.actor)
             notice = (
-                "Endpoint resumed. Waiting messages are being sent." if done else "The endpoint wasn't paused."
+                mark("Endpoint resumed. Waiting messages are being sent.")
+                if done
+                else mark("The endpoint wasn't paused.")
             )
         case "disable":
             done = target_health.disable_endpoint(endpoint.pk, reason or "Disabled manually.", actor=request.actor)
-            notice = "Endpoint disabled. Its messages are kept." if done else "The endpoint was already disabled."
+            notice = (
+                mark("Endpoint disabled. Its messages are kept.")
+                if done
+                else mark("The endpoint was already disabled.")
+            )
         case "enable":
             done = target_health.enable_endpoint(endpoint.pk, actor=request.actor)
             notice = (
-                "Endpoint enabled. Waiting messages are being sent." if done else "The endpoint wasn't disabled."
+                mark("Endpoint enabled. Waiting messages are being sent.")
+                if done
+                else mark("The endpoint wasn't disabled.")
             )
         case _:
             return HttpResponseBadRequest("Unknown action.")
-    messages.success(request, notice)
+    messages.success(request, _(notice))
     return views_base.back_to(request, reverse("console:outbox_endpoint", args=[endpoint.pk]))
 
 
@@ -175,10 +201,34 @@ def _back(request: HttpRequest) -> str:
     return address if is_ours else reverse("console:outbox_messages")
 
 
-def _fitting(action: Action) -> str:
-    """Return "open messages" or "messages in error", as the action applies to them."""
-    return f"{ALLOWED[action]} messages" if action in ALLOWED else "messages in error"
+_ONLY = {
+    Action.CANCEL: mark("only open messages can be, and these are {statuses}"),
+    Action.REPLAY: mark("only completed, canceled or expired messages can be, and these are {statuses}"),
+}
+_UNCHANGED = {
+    Action.RETRY: mark("{messages} not retried: {reason}."),
+    Action.RESOLVE: mark("{messages} not resolved: {reason}."),
+    Action.IGNORE: mark("{messages} not ignored: {reason}."),
+    Action.CANCEL: mark("{messages} not canceled: {reason}."),
+    Action.REPLAY: mark("{messages} not replayed: {reason}."),
+}
+
+
+def describe_changed(action: Action, number: int) -> str:
+    """Say how many messages an action changed: "3 messages retried."."""
+    match action:
+        case Action.RETRY:
+            words = ngettext("{count} message retried.", "{count} messages retried.", number)
+        case Action.RESOLVE:
+            words = ngettext("{count} message resolved.", "{count} messages resolved.", number)
+        case Action.IGNORE:
+            words = ngettext("{count} message ignored.", "{count} messages ignored.", number)
+        case Action.CANCEL:
+            words = ngettext("{count} message canceled.", "{count} messages canceled.", number)
+        case Action.REPLAY:
+            words = ngettext("{count} message replayed.", "{count} messages replayed.", number)
+    return words.format(count=f"{number:,}")
 
 
 def _describe_count(number: int) -> str:
-    return "1 message" if number == 1 else f"{number:,} messages"
+    return ngettext("{count} message", "{count} messages", number).format(count=f"{number:,}")

@@ -13,6 +13,7 @@ from accounts.models import Membership
 from dispatch.console import views_base
 from dispatch.console.outbox import queries
 from dispatch.console.views_base import console_view
+from dispatch.core.languages import gettext as _
 from dispatch.outbox.rules.conditions import MAX_LENGTH
 from dispatch.outbox.services import endpoints as services
 from dispatch.outbox.services import missed_events
@@ -29,7 +30,7 @@ def edit_condition(request: HttpRequest, endpoint_id: int) -> HttpResponse:
     condition = given.get("condition", endpoint.condition).strip().replace("\x00", "")[: MAX_LENGTH + 1]
     is_saving = request.method == "POST" and "save" in request.POST
     if is_saving and not is_admin:
-        return HttpResponseForbidden("Only admins can change the condition of an endpoint. Ask an admin.")
+        return HttpResponseForbidden(_("Only admins can change the condition of an endpoint. Ask an admin."))
     try:
         check_condition(condition)
         error = ""
@@ -37,7 +38,7 @@ def edit_condition(request: HttpRequest, endpoint_id: int) -> HttpResponse:
         error = " ".join(refused.messages)
     if is_saving and not error:
         services.change_endpoint(endpoint.pk, {"condition": condition}, actor=request.actor)
-        messages.success(request, "Condition saved. It applies to new events.")
+        messages.success(request, _("Condition saved. It applies to new events."))
         return views_base.back_to(request, reverse("console:outbox_endpoint", args=[endpoint.pk]))
     tried = [] if error else missed_events.try_condition(endpoint, condition)
     context = {

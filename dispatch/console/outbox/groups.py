@@ -12,11 +12,12 @@ from dispatch.console import views_base
 from dispatch.console.outbox import queries
 from dispatch.console.views_base import console_view
 from dispatch.core.ids import read_ids
+from dispatch.core.languages import mark
 from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import MessageGroup
 
 SHOWN_OF_GROUP = 25
-STATES = (("blocked", "Blocked"), ("busy", "Waiting or in flight"), ("all", "All"))
+STATES = (("blocked", mark("Blocked")), ("busy", mark("Waiting or in flight")), ("all", mark("All")))
 
 
 @require_GET

@@ -17,6 +17,8 @@ from dispatch.console import views_base
 from dispatch.console.outbox import queries
 from dispatch.console.views_base import console_view
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import ngettext
 from dispatch.outbox.services import missed_events
 
 # Times near the ends of the calendar cannot be converted between zones.
@@ -32,7 +34,7 @@ def send_missed(request: HttpRequest, endpoint_id: int) -> HttpResponse:
     given = request.POST if request.method == "POST" else request.GET
     since = _since(given.get("since", ""), request.organization.time_zone)
     if since is None:
-        messages.warning(request, "Enter the date and time from which to count missed events.")
+        messages.warning(request, _("Enter the date and time from which to count missed events."))
         return views_base.back_to(request, back)
     after_id = read_id(given.get("after", "")) or 0
     if request.method == "GET":
@@ -46,10 +48,11 @@ def send_missed(request: HttpRequest, endpoint_id: int) -> HttpResponse:
     try:
         found = missed_events.send_missed(endpoint, since, after_id=after_id, actor=request.actor, note=note)
     except APIException as error:
-        messages.warning(request, str(error.detail))
+        messages.warning(request, _(str(error.detail)))
         return views_base.back_to(request, back)
     count = len(found.events)
-    messages.success(request, f"{count:,} event{'' if count == 1 else 's'} queued for {endpoint.name}.")
+    queued = ngettext("{count} event queued for {endpoint}.", "{count} events queued for {endpoint}.", count)
+    messages.success(request, queued.format(count=f"{count:,}", endpoint=endpoint.name))
     if found.next_after_id is not None:
         rest = reverse("console:outbox_missed", args=[endpoint.pk])
         query = urlencode({"since": since.isoformat(), "after": found.next_after_id})

@@ -16,6 +16,8 @@ from accounts.models import Organization
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.ids import read_ids
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.outbox import sql
 from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status
 from dispatch.outbox.services.creation_times import created_before, created_since
@@ -29,14 +31,15 @@ TONES = {
     "CANCELLED": "off", "EXPIRED": "late",
 }  # fmt: skip
 OUTCOMES = {
-    "delivered": ("good", "Delivered"), "deferred": ("waiting", "Deferred"), "failed": ("late", "Failed"),
-    "permanent": ("attention", "Refused"), "lapsed": ("late", "No result"),
+    "delivered": ("good", mark("Delivered")), "deferred": ("waiting", mark("Deferred")),
+    "failed": ("late", mark("Failed")), "permanent": ("attention", mark("Refused")),
+    "lapsed": ("late", mark("No result")),
 }  # fmt: skip
 HEALTH = {
-    "healthy": ("good", "Healthy"), "deferring": ("late", "Deferring"), "failing": ("late", "Failing"),
-    "probing": ("late", "Probing"),
-    "circuit_open": ("attention", "Circuit open"), "paused": ("waiting", "Paused"),
-    "disabled": ("attention", "Disabled"),
+    "healthy": ("good", mark("Healthy")), "deferring": ("late", mark("Deferring")),
+    "failing": ("late", mark("Failing")), "probing": ("late", mark("Probing")),
+    "circuit_open": ("attention", mark("Circuit open")), "paused": ("waiting", mark("Paused")),
+    "disabled": ("attention", mark("Disabled")),
 }  # fmt: skip
 
 
@@ -51,13 +54,24 @@ class Counts:
     due_since: datetime | None
 
 
+# The names of events without their subject, which the histories show.
+EVENT_NAMES = (
+    mark("accepting"), mark("added"), mark("cancelled"), mark("certificate_expiring"),
+    mark("certificate_replaced"), mark("changed"), mark("circuit_closed"), mark("circuit_opened"),
+    mark("completed"), mark("created"), mark("deferred"), mark("deferring"), mark("deleted"), mark("disabled"),
+    mark("enabled"), mark("erased"), mark("expired"), mark("failed"), mark("ignored"), mark("lapsed"),
+    mark("missed_sent"), mark("paused"), mark("processing"), mark("queued"), mark("replayed"), mark("resolved"),
+    mark("resumed"), mark("retried"), mark("retrying"), mark("secret_rotated"),
+)  # fmt: skip
 # `waiting_for` of a group's head that is not due yet → text.
 LATER = {
-    "retry": "failed and will be retried",
-    "too_many_requests": "was deferred by the receiver, which is limiting requests (429)",
-    "not_acknowledged": "was deferred by the receiver",
-    "lookup": "is waiting because too many other names of your receivers are being looked up",
-    "lease": "will be sent again: its last attempt ended without a result",
+    "retry": mark("Message {message} failed and will be retried"),
+    "too_many_requests": mark("Message {message} was deferred by the receiver, which is limiting requests (429)"),
+    "not_acknowledged": mark("Message {message} was deferred by the receiver"),
+    "lookup": mark(
+        "Message {message} is waiting because too many other names of your receivers are being looked up"
+    ),
+    "lease": mark("Message {message} will be sent again: its last attempt ended without a result"),
 }
 
 # Messages to paused and disabled endpoints, and to targets with an open circuit, are not late.
@@ -141,6 +155,10 @@ def _full_pools(pools: set[DispatchPool]) -> set[int]:
     return {pool.pk for pool in pools if numbers.get(pool.pk, 0) >= pool.concurrency}
 
 
+# Of a row of `sql.HEADS`: when to wake, blocked since, in flight, head, its due time, held by.
+_HEAD_COLUMNS = (1, 3, 4, 5, 6, 8)
+
+
 def _group_row(
     group: MessageGroup,
     row: tuple[Any, ...] | None,
@@ -148,46 +166,49 @@ def _group_row(
     full: set[int],
     now: datetime,
 ) -> GroupRow:
-    _, wake_at, _, since, in_flight, head, due_at, _, held_by = row or (None,) * 9
+    wake_at, since, in_flight, head, due_at, held_by = (row[at] for at in _HEAD_COLUMNS) if row else (None,) * 6
     if held_by:
         blocking = messages.get(held_by)
-        words = f"Blocked by the error of message {held_by}: {blocking.last_error if blocking else ''}".rstrip(
-            ": "
+        words = _("Blocked by the error of message {message}: {error}").format(
+            message=held_by, error=blocking.last_error if blocking else ""
         )
-        return GroupRow(group, "attention", "Blocked", words, since=since, message=blocking)
+        return GroupRow(group, "attention", mark("Blocked"), words.rstrip(": "), since=since, message=blocking)
     if in_flight:
         sending = messages.get(in_flight)
         is_called = sending is not None and sending.status == Status.PROCESSING
-        words = f"Message {in_flight} is {'being delivered' if is_called else 'queued'}"
+        words = _("Message {message} is being delivered") if is_called else _("Message {message} is queued")
+        words = words.format(message=in_flight)
         at = (sending.started_at if is_called else sending.queued_at) if sending else None
-        return GroupRow(group, "calling", "In flight", words, since=at, message=sending)
+        return GroupRow(group, "calling", mark("In flight"), words, since=at, message=sending)
     if head and due_at and due_at > now:
         first = messages.get(head)
         waits_for = first.waiting_for if first else ""
         is_retry = waits_for == "retry"
-        words = f"Message {head} {LATER.get(waits_for, 'is waiting until it is due')}"
-        return GroupRow(
-            group, "late" if is_retry else "waiting", "Retrying" if is_retry else "Waiting", words,
-            until=due_at, message=first,
-        )  # fmt: skip
+        words = _(LATER.get(waits_for, mark("Message {message} is waiting until it is due")))
+        tone, state = ("late", mark("Retrying")) if is_retry else ("waiting", mark("Waiting"))
+        return GroupRow(group, tone, state, words.format(message=head), until=due_at, message=first)
     if head:
         return GroupRow(group, *_held_messages(group, head, full, now), since=wake_at, message=messages.get(head))
-    return GroupRow(group, "plain", "Idle", "No messages waiting")
+    return GroupRow(group, "plain", mark("Idle"), _("No messages waiting"))
 
 
 def _held_messages(group: MessageGroup, head: int, full: set[int], now: datetime) -> tuple[str, str, str]:
     endpoint, target, pool = group.endpoint, group.target, _pool_of(group)
+    tone, state = "waiting", mark("Waiting")
     if endpoint and endpoint.disabled_at:
-        return "attention", "Waiting", f"Message {head} is waiting: {endpoint.name} is disabled"
-    if endpoint and endpoint.is_paused:
-        return "waiting", "Waiting", f"Message {head} is waiting: {endpoint.name} is paused"
-    if target and target.open_until:
-        return "late", "Waiting", f"Message {head} is waiting: the receiver is failing, so its circuit is open"
-    if pool and pool.is_paused:
-        return "waiting", "Waiting", f"Message {head} is waiting: the pool {pool.name} is paused"
-    if pool and pool.pk in full:
-        return "waiting", "Due", f"Message {head} is due: all slots of the pool {pool.name} are in use"
-    return "waiting", "Due", f"Message {head} is due"
+        tone, words = "attention", _("Message {message} is waiting: {endpoint} is disabled")
+    elif endpoint and endpoint.is_paused:
+        words = _("Message {message} is waiting: {endpoint} is paused")
+    elif target and target.open_until:
+        tone, words = "late", _("Message {message} is waiting: the receiver is failing, so its circuit is open")
+    elif pool and pool.is_paused:
+        words = _("Message {message} is waiting: the pool {pool} is paused")
+    elif pool and pool.pk in full:
+        state, words = mark("Due"), _("Message {message} is due: all slots of the pool {pool} are in use")
+    else:
+        state, words = mark("Due"), _("Message {message} is due")
+    names = {"endpoint": endpoint.name if endpoint else "", "pool": pool.name if pool else ""}
+    return tone, state, words.format(message=head, **names)
 
 
 def queue_of(group: MessageGroup) -> QuerySet[Message]:
@@ -199,8 +220,9 @@ def queue_of(group: MessageGroup) -> QuerySet[Message]:
 # --- Messages ---------------------------------------------------------------------------
 
 STATUS_CHOICES = (
-    ("", "All"), ("open", "Open"), ("ERROR", "Error"), ("PENDING", "Pending"), ("QUEUED", "Queued"),
-    ("PROCESSING", "Processing"), ("COMPLETED", "Completed"), ("CANCELLED", "Canceled"), ("EXPIRED", "Expired"),
+    ("", mark("All")), ("open", mark("Open")), ("ERROR", mark("Error")), ("PENDING", mark("Pending")),
+    ("QUEUED", mark("Queued")), ("PROCESSING", mark("Processing")), ("COMPLETED", mark("Completed")),
+    ("CANCELLED", mark("Canceled")), ("EXPIRED", mark("Expired")),
 )  # fmt: skip
 FILTERS = ("status", "endpoint", "type", "group", "since", "until", "id")
 

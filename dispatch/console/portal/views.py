@@ -16,6 +16,8 @@ from dispatch.console.outbox.queries import HEALTH, OUTCOMES, TONES
 from dispatch.console.portal.session import COOKIE, portal_view
 from dispatch.core import clock
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark, ngettext
 from dispatch.outbox.models import Attempt, Endpoint, Message, PortalLink, Status
 from dispatch.outbox.services import endpoints, portal
 
@@ -24,14 +26,14 @@ OVERLAPS_H = (0, 1, 24, 168)
 # How far back a replay may reach.
 FURTHEST = timedelta(days=90)
 SAID = {
-    "test": "The test message is on its way. It is the first of the deliveries below.",
-    "paused": "Paused. New messages are kept.",
-    "resumed": "Resumed. Waiting messages are being sent.",
-    "unchanged": "Nothing was changed.",
-    "saved": "Your subscriptions were saved.",
-    "again": "The message will be sent again.",
-    "not_again": "This message can't be sent again: it has not ended, or its content was erased.",
-    "when": "Enter a date and time in the last 90 days.",
+    "test": mark("The test message is on its way. It is the first of the deliveries below."),
+    "paused": mark("Paused. New messages are kept."),
+    "resumed": mark("Resumed. Waiting messages are being sent."),
+    "unchanged": mark("Nothing was changed."),
+    "saved": mark("Your subscriptions were saved."),
+    "again": mark("The message will be sent again."),
+    "not_again": mark("This message can't be sent again: it has not ended, or its content was erased."),
+    "when": mark("Enter a date and time in the last 90 days."),
 }
 
 
@@ -131,16 +133,23 @@ def _send_many_again(request: HttpRequest, link: PortalLink, endpoint: Endpoint)
     result, has_more = portal.send_many_again(link, endpoint, since, only_failed=only_failed)
     context = _endpoint_context(request, link, endpoint)
     count = len(result.changed)
-    context["said"] = f"{count:,} message{'' if count == 1 else 's'} will be sent again, oldest first." + (
-        " There are more: repeat this when they have been delivered." if has_more else ""
-    )
+    said = ngettext(
+        "{count} message will be sent again, oldest first.",
+        "{count} messages will be sent again, oldest first.",
+        count,
+    ).format(count=f"{count:,}")
+    if has_more:
+        said += " " + _("There are more: repeat this when they have been delivered.")
+    context["said"] = said
     return _render(request, link, "portal/endpoint.html", context)
 
 
 def _rotate(request: HttpRequest, link: PortalLink, endpoint: Endpoint) -> HttpResponse:
     hours = read_id(request.POST.get("overlap_h", ""))
     overlap_s = (hours if hours in OVERLAPS_H else 24) * 3600
-    _, secret, until = endpoints.rotate_secret(endpoint.pk, actor=portal.actor_of(link), overlap_s=overlap_s)
+    _endpoint_row, secret, until = endpoints.rotate_secret(
+        endpoint.pk, actor=portal.actor_of(link), overlap_s=overlap_s
+    )
     return _render(request, link, "portal/secret.html", {"endpoint": endpoint, "secret": secret, "until": until})
 
 
@@ -164,7 +173,7 @@ def _endpoint_context(request: HttpRequest, link: PortalLink, endpoint: Endpoint
         "status": status, "statuses": Status.choices, "secrets": portal.shown_secrets(endpoint),
         "choices": portal.subscription_choices(link, endpoint), "can_resume": portal.can_resume(endpoint),
         "overlaps": OVERLAPS_H, "several": portal.endpoints_of(link).count() > 1,
-        "said": SAID.get(request.GET.get("said", ""), ""),
+        "said": _(SAID.get(request.GET.get("said", ""), "")),
     }  # fmt: skip
 
 

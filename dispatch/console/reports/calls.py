@@ -155,18 +155,18 @@ def build_numbers(organization: Organization, period: Period, filters: Filters) 
     before = _load_numbers(organization, period.previous, filters.purpose)
     numbers = OutboundNumber.objects.of(organization).filter(pk__in=now).only("phone", "name")
     names = {number.pk: (number.phone.as_international, number.name) for number in numbers}
-    options = [("", "All calls"), *Call.Purpose.choices]
+    options = [("", mark("All calls")), *Call.Purpose.choices]
     columns = CALLS if filters.purpose else (*CALLS, *INCOMING)
     return Report(
         tiles=_tiles(now, before, with_incoming=not filters.purpose),
-        charts=[bar_chart("Calls and answers", _rows(now, names), _rows(before, names), *_BARS)],
+        charts=[bar_chart(_("Calls and answers"), _rows(now, names), _rows(before, names), *_bars())],
         tables=[_table("numbers", mark("By number"), mark("Number"), now, names, mark("All numbers"), columns)],
         is_empty=not now,
-        note=_(
+        note=mark(
             "Calls that were never placed are left out. The phone provider reports prices some time later. An "
             "incoming call is missed if nothing was waiting for the caller."
         ),
-        extra={"choices": [Choice("purpose", "Calls", options, filters.purpose)]},
+        extra={"choices": [Choice("purpose", mark("Calls"), options, filters.purpose)]},
     )
 
 
@@ -179,12 +179,12 @@ def build_campaigns(organization: Organization, period: Period, filters: Filters
     columns = [*CALLS, FINISHED, *(Column(f"leads_{outcome}", OUTCOMES[outcome]) for outcome in reached)]
     return Report(
         tiles=_tiles(now, before, with_leads=True),
-        charts=[bar_chart("Calls and answers", _rows(now, names), _rows(before, names), *_BARS)],
+        charts=[bar_chart(_("Calls and answers"), _rows(now, names), _rows(before, names), *_bars())],
         tables=[
             _table("campaigns", mark("By campaign"), mark("Campaign"), now, names, mark("All campaigns"), columns)
         ],
         is_empty=not now,
-        note=("Outcomes are those of leads that were finished in the period."),
+        note=mark("Outcomes are those of leads that were finished in the period."),
     )
 
 
@@ -290,4 +290,6 @@ def _cost_key(unit: str) -> str:
     return f"cost_{unit.lower()}" if unit else "cost"
 
 
-_BARS = (("calls", "calls", "calling"), ("answered", "answered", "good"))
+def _bars() -> tuple[tuple[str, str, str], ...]:
+    """Return the columns of the chart as (key, label, tone)."""
+    return ("calls", _("calls"), "calling"), ("answered", _("answered"), "good")

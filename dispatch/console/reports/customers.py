@@ -69,7 +69,9 @@ def build(organization: Organization, period: Period, filters: Filters) -> Repor
             )
         ],
         is_empty=not rows,
-        note=("A customer is a phone number. Customers return with a second job, or with one after earlier jobs."),
+        note=mark(
+            "A customer is a phone number. Customers return with a second job, or with one after earlier jobs."
+        ),
         extra={"choices": [service_choice(organization, filters)]},
     )
 
@@ -89,10 +91,11 @@ def export_pages(organization: Organization, period: Period, filters: Filters) -
 def _chart(rows: list[Row]) -> Chart:
     first = rows[:MAX_BARS]
     series = [
-        Series("jobs", "calling", [row.values["jobs"] for row in first], bars=True),
-        Series("jobs before", "off", [row.values["earlier_jobs"] for row in first], bars=True),
+        Series(_("jobs"), "calling", [row.values["jobs"] for row in first], bars=True),
+        Series(_("jobs before"), "off", [row.values["earlier_jobs"] for row in first], bars=True),
     ]
-    return Chart("Customers with most jobs", [row.name for row in first], series, sideways=True, is_wide=True)
+    names = [row.name for row in first]
+    return Chart(_("Customers with most jobs"), names, series, sideways=True, is_wide=True)
 
 
 def _load_total(organization: Organization, period: Period, filters: Filters) -> tuple[Any, ...]:

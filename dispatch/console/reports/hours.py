@@ -14,7 +14,7 @@ from dispatch.core.languages import mark
 
 DAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 SHORT = (mark("Mon"), mark("Tue"), mark("Wed"), mark("Thu"), mark("Fri"), mark("Sat"), mark("Sun"))
-MEASURES = (("", "Jobs"), ("unassigned", "Jobs not assigned"))
+MEASURES = (("", mark("Jobs")), ("unassigned", mark("Jobs not assigned")))
 COLUMNS = (
     *(Column(key, title) for key, title in zip(DAYS, SHORT, strict=True)),
     Column("total", mark("All days")),
@@ -62,10 +62,10 @@ def build(organization: Organization, period: Period, filters: Filters) -> Repor
         ],
         charts=[
             Chart(
-                f"{dict(MEASURES)[filters.measure]} by hour", names,
+                _("Jobs not assigned by hour") if filters.measure else _("Jobs by hour"), names,
                 [
-                    Series("jobs", "calling", [row.values["total"] for row in rows], bars=True),
-                    Series("previous period", "off", past, dashed=True),
+                    Series(_("jobs"), "calling", [row.values["total"] for row in rows], bars=True),
+                    Series(_("previous period"), "off", past, dashed=True),
                 ],
                 is_wide=True,
             )
@@ -76,10 +76,10 @@ def build(organization: Organization, period: Period, filters: Filters) -> Repor
             )
         ],
         is_empty=not jobs,
-        note=("An hour counts the jobs that came in during it, in the organization's time zone."),
+        note=mark("An hour counts the jobs that came in during it, in the organization's time zone."),
         extra={
             "choices": [
-                service_choice(organization, filters), Choice("measure", "Show", MEASURES, filters.measure)
+                service_choice(organization, filters), Choice("measure", mark("Show"), MEASURES, filters.measure)
             ]
         },
     )  # fmt: skip

@@ -42,30 +42,35 @@ class ReportKind:
         return self.slug == OVERVIEW
 
 
-_JOBS = "Choose a longer period or another service. Figures appear once the first job comes in."
+_JOBS = mark("Choose a longer period or another service. Figures appear once the first job comes in.")
 KINDS = {
     kind.slug: kind
     for kind in (
         ReportKind(
-            OVERVIEW, mark("Overview of jobs"), "Overview", overview.build, "No jobs in this period", _JOBS
+            OVERVIEW, mark("Overview of jobs"), mark("Overview"), overview.build, mark("No jobs in this period"),
+            _JOBS,
         ),
         ReportKind(
-            "technicians", mark("Technicians"), "Technicians", technicians.build, "No offers in this period",
-            "Choose a longer period or another service. Figures appear once technicians are called.",
+            "technicians", mark("Technicians"), "Technicians", technicians.build,
+            mark("No offers in this period"),
+            mark("Choose a longer period or another service. Figures appear once technicians are called."),
         ),
         ReportKind(
             "campaigns", mark("Campaigns"), "Campaigns", calls.build_campaigns,
-            "No calls of campaigns in this period",
-            "Choose a longer period. Figures appear once a campaign calls its leads.",
+            mark("No calls of campaigns in this period"),
+            mark("Choose a longer period. Figures appear once a campaign calls its leads."),
         ),
         ReportKind(
-            "numbers", mark("Numbers"), "Numbers", calls.build_numbers, "No calls in this period",
-            "Choose a longer period or all calls. Figures appear once a number makes or gets calls.",
+            "numbers", mark("Numbers"), "Numbers", calls.build_numbers, mark("No calls in this period"),
+            mark("Choose a longer period or all calls. Figures appear once a number makes or gets calls."),
         ),
         ReportKind(
-            "customers", mark("Customers"), "Customers", customers.build, "No customers in this period", _JOBS
+            "customers", mark("Customers"), "Customers", customers.build, mark("No customers in this period"),
+            _JOBS,
         ),
-        ReportKind("hours", mark("Hours of the day"), "Hours", hours.build, "No jobs in this period", _JOBS),
+        ReportKind(
+            "hours", mark("Hours of the day"), mark("Hours"), hours.build, mark("No jobs in this period"), _JOBS
+        ),
     )
 }  # fmt: skip
 

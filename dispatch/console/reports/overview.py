@@ -87,21 +87,23 @@ def _charts(now: Sequence[Figures], before: Sequence[Figures]) -> list[Chart]:
     def line(label: str, tone: str, name: str) -> list[Series]:
         return [
             Series(label, tone, [getattr(day, name) for day in now]),
-            Series("previous period", "off", [getattr(day, name) for day in before], dashed=True, names=past),
+            Series(_("previous period"), "off", [getattr(day, name) for day in before], dashed=True, names=past),
         ]
 
-    slowest = Series("90th percentile", "late", [day.p90_s for day in now])
+    slowest = Series(_("90th percentile"), "late", [day.p90_s for day in now])
     jobs = [
-        Series("jobs", "calling", [day.jobs for day in now], bars=True),
-        Series("previous period", "off", [day.jobs for day in before], dashed=True, names=past),
+        Series(_("jobs"), "calling", [day.jobs for day in now], bars=True),
+        Series(_("previous period"), "off", [day.jobs for day in before], dashed=True, names=past),
     ]
-    times = line("median", "calling", "median_s")
+    times = line(_("median"), "calling", "median_s")
+    accepted = line(_("accepted"), "good", "acceptance")
+    nobody = line(_("nobody"), "attention", "exhaustion")
     return [
-        Chart("Time to assign", days, [times[0], slowest, times[1]], SECONDS, is_wide=True),
-        Chart("Jobs", days, jobs),
-        Chart("Acceptance rate", days, line("accepted", "good", "acceptance"), SHARE, top=1.0),
-        Chart("Calls per assigned job", days, line("calls", "calling", "tries"), AVERAGE),
-        Chart("Nobody accepted", days, line("nobody", "attention", "exhaustion"), SHARE, top=1.0),
+        Chart(_("Time to assign"), days, [times[0], slowest, times[1]], SECONDS, is_wide=True),
+        Chart(_("Jobs"), days, jobs),
+        Chart(_("Acceptance rate"), days, accepted, SHARE, top=1.0),
+        Chart(_("Calls per assigned job"), days, line(_("calls"), "calling", "tries"), AVERAGE),
+        Chart(_("Nobody accepted"), days, nobody, SHARE, top=1.0),
     ]
 
 

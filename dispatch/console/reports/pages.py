@@ -10,6 +10,8 @@ from django.db.models import QuerySet
 
 from accounts.models import Organization
 from dispatch.console.reports.tables import COUNT, Row, Table, Tile
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.jobs.models import ServiceType
 
 # Rows of a chart by name, and of a table by name on a page.
@@ -95,8 +97,8 @@ class Report:
 def service_choice(organization: Organization, filters: Filters) -> Choice:
     """Return the filter by service."""
     services: QuerySet[ServiceType] = ServiceType.objects.of(organization)
-    options = [("", "All services"), *((service.code, service.name) for service in services)]
-    return Choice("service", "Service", options, filters.service.code if filters.service else "")
+    options = [("", mark("All services")), *((service.code, service.name) for service in services)]
+    return Choice("service", mark("Service"), options, filters.service.code if filters.service else "")
 
 
 def bar_chart(title: str, rows: Sequence[Row], before: Sequence[Row], *columns: tuple[str, str, str]) -> Chart:
@@ -108,7 +110,8 @@ def bar_chart(title: str, rows: Sequence[Row], before: Sequence[Row], *columns: 
     series = [
         Series(label, tone, [row.values.get(key) or 0 for row in first], bars=True) for key, label, tone in columns
     ]
-    key, label, _ = columns[0]
+    key, label = columns[0][:2]
     past = {row.key: row.values.get(key) or 0 for row in before}
-    earlier = Series(f"{label}, previous period", "off", [past.get(row.key, 0) for row in first], bars=True)
+    earlier_label = _("{label}, previous period").format(label=label)
+    earlier = Series(earlier_label, "off", [past.get(row.key, 0) for row in first], bars=True)
     return Chart(title, [row.name for row in first], [*series, earlier], sideways=True, is_wide=True)

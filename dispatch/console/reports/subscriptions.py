@@ -22,6 +22,7 @@ from dispatch.console.reports.kinds import KINDS
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.db.isolation import FailureRule, run_each, unlocked_ids
 from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.languages import mark
 
 log = structlog.get_logger(__name__)
 
@@ -32,7 +33,7 @@ RETRIES_S = (60, 300, 1800, 7200, 4 * 3600)
 # A pass ends after this time, so that leadership can be handed over at shutdown.
 MAX_PASS_S = 20.0
 INTERVAL_S = 20.0
-INTERRUPTED = "Interrupted while sending; it may not have arrived."
+INTERRUPTED = mark("Interrupted while sending; it may not have arrived.")
 
 
 def subscribe(
@@ -138,7 +139,8 @@ def _claim(pk: int) -> ReportSubscription | None:
         unsubscribe(row, "rights")
         return None
     if not row.organization.is_active or not settings.EMAIL_IS_SET_UP:
-        _finish(row, "failed", "No mail server is configured." if row.organization.is_active else "Inactive.")
+        error = mark("No mail server is configured.") if row.organization.is_active else mark("Inactive.")
+        _finish(row, "failed", error)
         return None
     attempts, until = row.attempts + 1, now + CLAIM
     if not _still(row).update(attempts=attempts, next_attempt_at=until):

@@ -73,8 +73,8 @@ def build(organization: Organization, period: Period, filters: Filters) -> Repor
         ],
         charts=[
             bar_chart(
-                "Offers and acceptances", rows, past_rows, ("offers", "offers", "calling"),
-                ("accepted", "accepted", "good"),
+                _("Offers and acceptances"), rows, past_rows, ("offers", _("offers"), "calling"),
+                ("accepted", _("accepted"), "good"),
             )
         ],
         tables=[
@@ -84,8 +84,10 @@ def build(organization: Organization, period: Period, filters: Filters) -> Repor
             )
         ],
         is_empty=not rows,
-        note=("Figures count toward the day the job came in. A withdrawn offer counts as an offer only. Time to "
-            "answer runs from the first ring."),
+        note=mark(
+            "Figures count toward the day the job came in. A withdrawn offer counts as an offer only. Time to "
+            "answer runs from the first ring."
+        ),
         extra={"choices": [service_choice(organization, filters)]},
     )  # fmt: skip
 

@@ -20,6 +20,8 @@ from dispatch.core import clock
 from dispatch.core.api.parsers import load_json
 from dispatch.core.api.problems import ProblemFormatter
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.jobs.models import ServiceType
 from dispatch.leads.models import Campaign
 from dispatch.outbox.models import Endpoint
@@ -37,14 +39,17 @@ from dispatch.schedules.services.anchors import anchor_after
 
 Choices = Callable[[Organization], list[tuple[str, str]]]
 # Kinds of timing by the field that decides, in the order of the form.
-TIMINGS = (("once", "Once"), ("every", "Repeating"), ("cron", "Cron expression"), ("rrule", "Recurrence rule"))
+TIMINGS = (
+    ("once", mark("Once")), ("every", mark("Repeating")), ("cron", mark("Cron expression")),
+    ("rrule", mark("Recurrence rule")),
+)  # fmt: skip
 # Common cron expressions, suggested for the field.
 USUAL = (
-    ("0 9 * * 1-5", "Every weekday at 09:00"),
-    ("0 9 * * MON", "Every Monday at 09:00"),
-    ("0 9 * * MON#1", "Every first Monday of the month at 09:00"),
-    ("0 9 1 * *", "The first day of every month at 09:00"),
-    ("0 17 L * *", "The last day of every month at 17:00"),
+    ("0 9 * * 1-5", mark("Every weekday at 09:00")),
+    ("0 9 * * MON", mark("Every Monday at 09:00")),
+    ("0 9 * * MON#1", mark("Every first Monday of the month at 09:00")),
+    ("0 9 1 * *", mark("The first day of every month at 09:00")),
+    ("0 17 L * *", mark("The last day of every month at 17:00")),
 )
 
 
@@ -75,11 +80,11 @@ def _endpoints(organization: Organization) -> list[tuple[str, str]]:
 
 
 def _urls(organization: Organization) -> list[tuple[str, str]]:
-    return [("", "None (use the URL below)"), *_endpoints(organization)]
+    return [("", _("None (use the URL below)")), *_endpoints(organization)]
 
 
 def _priorities(organization: Organization) -> list[tuple[str, str]]:
-    return [("normal", "Normal"), ("urgent", "Urgent"), ("emergency", "Emergency")]
+    return [("normal", _("Normal")), ("urgent", _("Urgent")), ("emergency", _("Emergency"))]
 
 
 def _methods(organization: Organization) -> list[tuple[str, str]]:
@@ -88,39 +93,47 @@ def _methods(organization: Organization) -> list[tuple[str, str]]:
 
 PAYLOADS: dict[str, tuple[Field, ...]] = {
     "submission": (
-        Field("customer_name", "Customer", required=True),
-        Field("customer_phone", "Customer's phone", "tel", required=True),
-        Field("service_type", "Service", "select", required=True, choices=_services),
-        Field("priority", "Priority", "select", choices=_priorities),
-        Field("address", "Address", required=True, wide=True),
-        Field("notes", "Notes", "textarea", wide=True),
+        Field("customer_name", mark("Customer"), required=True),
+        Field("customer_phone", mark("Customer's phone"), "tel", required=True),
+        Field("service_type", mark("Service"), "select", required=True, choices=_services),
+        Field("priority", mark("Priority"), "select", choices=_priorities),
+        Field("address", mark("Address"), required=True, wide=True),
+        Field("notes", mark("Notes"), "textarea", wide=True),
     ),
     "lead": (
-        Field("campaign", "Campaign", "select", required=True, choices=_campaigns),
-        Field("phone", "Phone", "tel", required=True),
+        Field("campaign", mark("Campaign"), "select", required=True, choices=_campaigns),
+        Field("phone", mark("Phone"), "tel", required=True),
         Field(
-            "customer", "On behalf of", help="Used for rate limits. Leave empty to use the campaign's customer."
+            "customer",
+            mark("On behalf of"),
+            help=mark("Used for rate limits. Leave empty to use the campaign's customer."),
         ),
     ),
     "message": (
-        Field("endpoint", "Endpoint", "select", required=True, choices=_endpoints),
-        Field("type", "Type", required=True, help="For example: report.due"),
-        Field("group", "Group", help="Messages of one group are delivered in order."),
-        Field("payload", "Content (JSON)", "json", required=True, wide=True),
+        Field("endpoint", mark("Endpoint"), "select", required=True, choices=_endpoints),
+        Field("type", mark("Type"), required=True, help=mark("For example: report.due")),
+        Field("group", mark("Group"), help=mark("Messages of one group are delivered in order.")),
+        Field("payload", mark("Content (JSON)"), "json", required=True, wide=True),
     ),
     "http": (
-        Field("endpoint", "Endpoint", "select", choices=_urls, help="Uses the endpoint's headers and signature."),
-        Field("url", "URL", "url", wide=True),
-        Field("method", "Method", "select", choices=_methods),
-        Field("body", "Body (JSON)", "json", wide=True),
+        Field(
+            "endpoint",
+            mark("Endpoint"),
+            "select",
+            choices=_urls,
+            help=mark("Uses the endpoint's headers and signature."),
+        ),
+        Field("url", mark("URL"), "url", wide=True),
+        Field("method", mark("Method"), "select", choices=_methods),
+        Field("body", mark("Body (JSON)"), "json", wide=True),
     ),
 }
 # Common recurrence rules.
 USUAL_RULES = (
-    ("FREQ=MONTHLY;BYDAY=-1FR", "The last Friday of every month"),
-    ("FREQ=WEEKLY;INTERVAL=2;BYDAY=MO", "Every second Monday"),
-    ("FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1", "The last weekday of every month"),
-    ("FREQ=DAILY;BYHOUR=9,13,17;BYMINUTE=0", "Every day at 09:00, 13:00 and 17:00"),
+    ("FREQ=MONTHLY;BYDAY=-1FR", mark("The last Friday of every month")),
+    ("FREQ=WEEKLY;INTERVAL=2;BYDAY=MO", mark("Every second Monday")),
+    ("FREQ=MONTHLY;BYDAY=MO,TU,WE,TH,FR;BYSETPOS=-1", mark("The last weekday of every month")),
+    ("FREQ=DAILY;BYHOUR=9,13,17;BYMINUTE=0", mark("Every day at 09:00, 13:00 and 17:00")),
 )
 _TIMING = ("trigger_at", "every", "unit", "cron", "rrule", "time_zone", "starts_at", "ends_at", "max_occurrences",
            "exclude_calendars")  # fmt: skip
@@ -318,9 +331,9 @@ class ScheduleForm:
                 *_RULES,
             }
             if name in known:
-                self.errors.setdefault(name, problem["detail"])
+                self.errors.setdefault(name, _(problem["detail"]))
             else:
-                self.errors[""] = f"{path}: {problem['detail']}".strip(": ")
+                self.errors[""] = f"{path}: {_(problem['detail'])}".strip(": ")
 
 
 def empty(request: HttpRequest, kind: str) -> ScheduleForm:

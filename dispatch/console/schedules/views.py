@@ -21,6 +21,8 @@ from dispatch.console.schedules import calendar, forms
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict, LimitReached
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.schedules import kinds, timeline
 from dispatch.schedules.api.serializers import occurrences_of
 from dispatch.schedules.models import Run, RunStatus, Schedule
@@ -29,22 +31,28 @@ from dispatch.schedules.services import actions, backfill, schedules
 from dispatch.schedules.services.admission import explain_wait, read_use
 
 PAGE = 50
-VIEWS = (("coming", "Upcoming"), ("calendar", "Calendar"), ("runs", "Runs"), ("all", "All schedules"))
+VIEWS = (
+    ("coming", mark("Upcoming")), ("calendar", mark("Calendar")), ("runs", mark("Runs")),
+    ("all", mark("All schedules")),
+)  # fmt: skip
 TONES = {
     "scheduled": "waiting", "in_progress": "calling", "running": "calling", "retrying": "late",
     "succeeded": "good", "failed": "attention", "skipped": "off", "missed": "late", "cancelled": "off",
 }  # fmt: skip
 _STATES = {"active": "waiting", "paused": "off", "ended": "good", "deleted": "off"}
 ACTIONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "run-now": (schedules.run_now, "Run queued."),
-    "pause": (schedules.pause_schedule, "Schedule paused. It won't run until you resume it."),
-    "resume": (schedules.resume_schedule, "Schedule resumed. Runs that fell within the pause are skipped."),
-    "delete": (schedules.delete_schedule, "Schedule deleted. Runs that hadn't started are canceled."),
+    "run-now": (schedules.run_now, mark("Run queued.")),
+    "pause": (schedules.pause_schedule, mark("Schedule paused. It won't run until you resume it.")),
+    "resume": (schedules.resume_schedule, mark("Schedule resumed. Runs that fell within the pause are skipped.")),
+    "delete": (schedules.delete_schedule, mark("Schedule deleted. Runs that hadn't started are canceled.")),
 }
 RUN_ACTIONS: dict[str, tuple[Callable[..., Any], str]] = {
-    "retry": (actions.retry_run, "Retry queued."),
-    "run-missed": (backfill.run_missed, "Runs queued."),
-    "cancel": (actions.cancel_run, "Run canceled. If it is in progress, it ends once its worker has stopped."),
+    "retry": (actions.retry_run, mark("Retry queued.")),
+    "run-missed": (backfill.run_missed, mark("Runs queued.")),
+    "cancel": (
+        actions.cancel_run,
+        mark("Run canceled. If it is in progress, it ends once its worker has stopped."),
+    ),
 }
 
 
@@ -93,9 +101,9 @@ def new(request: HttpRequest) -> HttpResponse:
     try:
         schedule = schedules.create_schedule(request.organization.pk, form.cleaned, actor=request.actor)
     except LimitReached as error:
-        form.errors[""] = str(error.detail)
+        form.errors[""] = _(str(error.detail))
         return _form(request, form, status=422)
-    messages.success(request, "Schedule created.")
+    messages.success(request, _("Schedule created."))
     return views_base.back_to(request, reverse("console:schedule", args=[schedule.pk]))
 
 
@@ -116,9 +124,9 @@ def edit(request: HttpRequest, schedule_id: int) -> HttpResponse:
     try:
         schedules.change_schedule(schedule.pk, form.cleaned, actor=request.actor, version=version)
     except Conflict as error:
-        form.errors[""] = str(error.detail)
+        form.errors[""] = _(str(error.detail))
         return _form(request, form, status=409)
-    messages.success(request, "Schedule saved.")
+    messages.success(request, _("Schedule saved."))
     return views_base.back_to(request, reverse("console:schedule", args=[schedule.pk]))
 
 
@@ -164,9 +172,9 @@ def run_with_changes(request: HttpRequest, schedule_id: int) -> HttpResponse:
             schedule.pk, actor=request.actor, version=version, kind=schedule.kind, **form.cleaned
         )
     except Conflict as error:
-        form.errors[""] = str(error.detail)
+        form.errors[""] = _(str(error.detail))
         return _run_form(request, form, status=409)
-    messages.success(request, "Run queued with these values. The schedule keeps its own.")
+    messages.success(request, _("Run queued with these values. The schedule keeps its own."))
     return views_base.back_to(request, reverse("console:schedule_run", args=[made.pk]))
 
 
@@ -217,7 +225,7 @@ def act_on_run(request: HttpRequest, run_id: int, action: str) -> HttpResponse:
 def describe_schedule(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule as lists show it."""
     tone = "attention" if schedule.failures and schedule.status == "active" else _STATES[schedule.status]
-    state = "Failing" if tone == "attention" else schedule.get_status_display()
+    state = mark("Failing") if tone == "attention" else schedule.get_status_display()
     return {
         "row": schedule,
         "tone": tone,
@@ -233,9 +241,9 @@ def describe_schedule(schedule: Schedule) -> dict[str, Any]:
 def _perform(request: HttpRequest, do: Callable[..., Any], pk: int, notice: str, back: str) -> HttpResponse:
     try:
         do(pk, actor=request.actor)
-        messages.success(request, notice)
+        messages.success(request, _(notice))
     except APIException as error:
-        messages.warning(request, str(error.detail))
+        messages.warning(request, _(str(error.detail)))
     return views_base.back_to(request, back)
 
 
@@ -332,6 +340,11 @@ def _page_number(request: HttpRequest) -> int:
     return min(max(1, read_id(request.GET.get("page", "")) or 1), 10_000)
 
 
+_CREATED = {
+    "submission": mark("submission {id}"), "message": mark("message {id}"), "lead": mark("lead {id}"),
+}  # fmt: skip
+
+
 def _created(row: Run) -> dict[str, str] | None:
     """Return the row that the run created and the URL of its page, or None if it created none."""
     result = row.result if isinstance(row.result, dict) else {}
@@ -341,5 +354,5 @@ def _created(row: Run) -> dict[str, str] | None:
     }  # fmt: skip
     for name, address in pages.items():
         if pk := result.get(name):
-            return {"words": f"{name} {pk}", "address": reverse(address, args=[pk])}
+            return {"words": _(_CREATED[name]).format(id=pk), "address": reverse(address, args=[pk])}
     return None

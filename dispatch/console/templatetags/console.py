@@ -7,11 +7,13 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django import template
-from django.utils.html import format_html, format_html_join
+from django.utils.html import format_html, format_html_join, json_script
 from django.utils.safestring import SafeString
 from phonenumber_field.phonenumber import PhoneNumber, to_python
 
-from dispatch.core import clock
+from dispatch.core import clock, languages
+from dispatch.core.languages import gettext as _
+from dispatch.core.script_texts import load_catalog
 from dispatch.technicians.rules import distance_words, travel_words
 
 register = template.Library()
@@ -28,6 +30,19 @@ SHAPES = {
     "plain": "dot",
     "texted": "text",
 }
+
+
+@register.simple_tag
+def script_texts() -> SafeString:
+    """Return the JSON script element with the translations of the scripts' texts; empty in English."""
+    catalog = load_catalog(languages.active())
+    return json_script(catalog, "script-texts") if catalog else SafeString("")
+
+
+@register.filter
+def translated(text: object) -> str:
+    """Translate a text that the code marked, such as a label of choices, into the active language."""
+    return languages.gettext(str(text)) if text else ""
 
 
 @register.simple_tag
@@ -67,7 +82,7 @@ def ago(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
     """Format "4 min ago", with the exact local time on hover and for screen readers. The page keeps it current."""
     if moment is None:
         return "—"
-    return _time(moment, zone, f"{span(clock.now() - moment)} ago", "ago")
+    return _time(moment, zone, _("{span} ago").format(span=span(clock.now() - moment)), "ago")
 
 
 @register.filter

@@ -12,7 +12,6 @@ from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.cache import add_never_cache_headers
-from django.utils.translation.trans_real import parse_accept_lang_header
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_http_methods
 
@@ -81,10 +80,7 @@ def requested_language(request: HttpRequest, default: str) -> str:
     chosen = request.GET.get("lang", "")
     if chosen in languages.CODES:
         return chosen
-    for code, _ in parse_accept_lang_header(request.headers.get("Accept-Language", "").lower()[:500]):
-        if code[:2] in languages.CODES and code[2:3] in ("", "-"):
-            return code[:2]
-    return default
+    return languages.accepted_language(request.headers.get("Accept-Language", "")) or default
 
 
 def language_choices() -> list[dict[str, Any]]:

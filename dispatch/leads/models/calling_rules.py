@@ -10,6 +10,7 @@ from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
+from dispatch.core.languages import mark
 from dispatch.leads.models.campaigns import Campaign, every_day
 from dispatch.leads.rules import states
 
@@ -102,11 +103,11 @@ class DoNotCall(OwnedModel):
     """A phone that no campaign of the organization calls."""
 
     class Source(models.TextChoices):
-        KEY = "key", "Pressed the opt-out key"
-        TEXT = "text", "Replied STOP"
-        API = "api", "API"
-        PERSON = "person", "Entered manually"
-        FILE = "file", "Imported"
+        KEY = "key", mark("Pressed the opt-out key")
+        TEXT = "text", mark("Replied STOP")
+        API = "api", mark("API")
+        PERSON = "person", mark("Entered manually")
+        FILE = "file", mark("Imported")
 
     phone = PhoneNumberField()
     source = models.CharField(max_length=8, choices=Source, default=Source.PERSON)

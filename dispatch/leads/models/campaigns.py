@@ -18,6 +18,7 @@ from accounts.speech_fields import own_language, own_voice
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedTextField
+from dispatch.core.languages import mark
 from dispatch.leads.rules import states
 from dispatch.leads.rules.script import has_words
 
@@ -209,27 +210,27 @@ class Lead(OwnedModel):
     """
 
     class Status(models.TextChoices):
-        BACKLOG = states.Status.BACKLOG, "Waiting"
-        PROCESSING = states.Status.PROCESSING, "Being called"
-        FINISHED = states.Status.FINISHED, "Finished"
+        BACKLOG = states.Status.BACKLOG, mark("Waiting")
+        PROCESSING = states.Status.PROCESSING, mark("Being called")
+        FINISHED = states.Status.FINISHED, mark("Finished")
 
     class Outcome(models.TextChoices):
         NONE = "", "—"
-        ANSWERED = states.Outcome.ANSWERED, "Answered"
-        NO_ANSWER = states.Outcome.NO_ANSWER, "No answer"
-        BUSY = states.Outcome.BUSY, "Busy"
-        FAILED = states.Outcome.FAILED, "Failed"
-        VOICEMAIL = states.Outcome.VOICEMAIL, "Voicemail"
-        INVALID_NUMBER = states.Outcome.INVALID_NUMBER, "Invalid number"
-        PRECHECK_FAILED = states.Outcome.PRECHECK_FAILED, "No longer wanted"
-        NOT_PLACED = states.Outcome.NOT_PLACED, "Not placed"
-        DO_NOT_CALL = states.Outcome.DO_NOT_CALL, "Do not call"
-        OUTSIDE_WINDOW = states.Outcome.OUTSIDE_WINDOW, "Outside its hours for too long"
-        CANCELLED = states.Outcome.CANCELLED, "Canceled"
-        EXHAUSTED = states.Outcome.EXHAUSTED, "Attempts exhausted"
-        LOST = states.Outcome.LOST, "End never reported"
-        DRY_RUN = states.Outcome.DRY_RUN, "Dry run"
-        NO_CONSENT = states.Outcome.NO_CONSENT, "No consent"
+        ANSWERED = states.Outcome.ANSWERED, mark("Answered")
+        NO_ANSWER = states.Outcome.NO_ANSWER, mark("No answer")
+        BUSY = states.Outcome.BUSY, mark("Busy")
+        FAILED = states.Outcome.FAILED, mark("Failed")
+        VOICEMAIL = states.Outcome.VOICEMAIL, mark("Voicemail")
+        INVALID_NUMBER = states.Outcome.INVALID_NUMBER, mark("Invalid number")
+        PRECHECK_FAILED = states.Outcome.PRECHECK_FAILED, mark("No longer wanted")
+        NOT_PLACED = states.Outcome.NOT_PLACED, mark("Not placed")
+        DO_NOT_CALL = states.Outcome.DO_NOT_CALL, mark("Do not call")
+        OUTSIDE_WINDOW = states.Outcome.OUTSIDE_WINDOW, mark("Outside its hours for too long")
+        CANCELLED = states.Outcome.CANCELLED, mark("Canceled")
+        EXHAUSTED = states.Outcome.EXHAUSTED, mark("Attempts exhausted")
+        LOST = states.Outcome.LOST, mark("End never reported")
+        DRY_RUN = states.Outcome.DRY_RUN, mark("Dry run")
+        NO_CONSENT = states.Outcome.NO_CONSENT, mark("No consent")
 
     # No separate indexes: those below begin with these columns.
     organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
@@ -352,9 +353,9 @@ class LeadDispatch(OwnedModel):
     """
 
     class Mode(models.TextChoices):
-        OFF = states.Mode.OFF, "Off"
-        DRY_RUN = states.Mode.DRY_RUN, "Dry run"
-        LIVE = states.Mode.LIVE, "Live"
+        OFF = states.Mode.OFF, mark("Off")
+        DRY_RUN = states.Mode.DRY_RUN, mark("Dry run")
+        LIVE = states.Mode.LIVE, mark("Live")
 
     organization = models.OneToOneField(Organization, on_delete=models.CASCADE, related_name="lead_dispatch")
     mode = models.CharField(max_length=8, choices=Mode, default=Mode.OFF)

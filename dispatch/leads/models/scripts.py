@@ -7,6 +7,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 
 from accounts.scoping import OwnedModel
+from dispatch.core.languages import mark
 from dispatch.leads.models.campaigns import Campaign
 from dispatch.leads.rules.script import Action, branch_problems, disposition_pattern
 
@@ -54,13 +55,13 @@ class KeyBranch(OwnedModel):
     """What happens after a key is pressed: words, then an action. It may record an outcome."""
 
     class Actions(models.TextChoices):
-        SAY = Action.SAY, "End the call"
-        PLAY = Action.PLAY, "Play a recording"
-        CONNECT = Action.CONNECT, "Connect to a person"
-        AGENT = Action.AGENT, "Connect to the voice agent"
-        LATER = Action.LATER, "Call back later"
-        TEXT = Action.TEXT, "Send a text"
-        OPT_OUT = Action.OPT_OUT, "Never call again"
+        SAY = Action.SAY, mark("End the call")
+        PLAY = Action.PLAY, mark("Play a recording")
+        CONNECT = Action.CONNECT, mark("Connect to a person")
+        AGENT = Action.AGENT, mark("Connect to the voice agent")
+        LATER = Action.LATER, mark("Call back later")
+        TEXT = Action.TEXT, mark("Send a text")
+        OPT_OUT = Action.OPT_OUT, mark("Never call again")
 
     campaign = models.ForeignKey(Campaign, on_delete=models.CASCADE, related_name="branches", db_index=False)
     key = models.CharField(max_length=1, validators=[one_digit])

@@ -10,6 +10,7 @@ from django.db import transaction
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.leads import redis_queue
 from dispatch.leads.models import Lead
 from dispatch.leads.redis_queue import PURPOSE, ScheduleEntry, to_ms
@@ -35,8 +36,8 @@ def cancel_lead(lead_id: int, *, actor: Actor) -> Lead:
             _cancel_during_call(lead, actor)
             return lead
         if lead.status == Lead.Status.FINISHED:
-            outcome = lead.get_outcome_display().lower()
-            raise LeadConflict(f"This lead has ended ({outcome}), so it can't be canceled.", **_state(lead))
+            ended = _("This lead has ended ({outcome}), so it can't be canceled.")
+            raise LeadConflict(ended.format(outcome=_outcome(lead)), **_state(lead))
         lead.status, lead.outcome, lead.reason = Lead.Status.FINISHED, Lead.Outcome.CANCELLED, "by_hand"
         lead.finished_at = clock.now()
         lead.save(update_fields=["status", "outcome", "reason", "finished_at"])
@@ -79,10 +80,10 @@ def dispatch_now(lead_id: int, *, actor: Actor) -> Lead:
     with transaction.atomic():
         lead = _locked(lead_id)
         if lead.status == Lead.Status.PROCESSING:
-            raise LeadConflict("This lead is already being called.", **_state(lead))
+            raise LeadConflict(_("This lead is already being called."), **_state(lead))
         if lead.status == Lead.Status.FINISHED:
-            outcome = lead.get_outcome_display().lower()
-            raise LeadConflict(f"This lead has ended ({outcome}). Add it again to have it called.", **_state(lead))
+            ended = _("This lead has ended ({outcome}). Add it again to have it called.")
+            raise LeadConflict(ended.format(outcome=_outcome(lead)), **_state(lead))
         lead.due_at, lead.reason = min(lead.due_at, clock.now()), ""
         lead.save(update_fields=["due_at", "reason"])
         events.append(lead.organization_id, "lead.hurried", lead.pk, actor=actor, campaign_id=lead.campaign_id)
@@ -99,6 +100,10 @@ def _locked(lead_id: int) -> Lead:
 
 def _entry(lead: Lead) -> ScheduleEntry:
     return ScheduleEntry(lead.campaign.pool_id, lead.pk, lead.token + 1, to_ms(lead.due_at))
+
+
+def _outcome(lead: Lead) -> str:
+    return _(lead.get_outcome_display()).lower()
 
 
 def _state(lead: Lead) -> dict[str, Any]:

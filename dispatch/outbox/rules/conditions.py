@@ -16,6 +16,8 @@ import jmespath
 from jmespath.exceptions import JMESPathError, LexerError, ParseError
 from jmespath.parser import ParsedResult
 
+from dispatch.core.languages import gettext as _
+
 MAX_LENGTH = 500
 MAX_NODES = 100
 NODES = frozenset(
@@ -45,28 +47,31 @@ class ConditionFailed(ValueError):
 def parse_condition(text: str) -> ParsedResult:
     """Return the parsed expression. Raises InvalidCondition."""
     if len(text) > MAX_LENGTH:
-        raise InvalidCondition(f"Must have at most {MAX_LENGTH} characters.")
+        raise InvalidCondition(_("Must have at most {most} characters.").format(most=MAX_LENGTH))
     try:
         parsed = jmespath.compile(text)
         nodes = list(_nodes_of(parsed.parsed))
     except (LexerError, ParseError) as error:
-        raise InvalidCondition(f"Not a JMESPath expression: {_first_line(error)}") from None
+        raise InvalidCondition(_("Not a JMESPath expression: {error}").format(error=_first_line(error))) from None
     except (RecursionError, JMESPathError, ValueError) as error:
-        raise InvalidCondition(f"Not a JMESPath expression: {type(error).__name__}.") from None
+        raise InvalidCondition(
+            _("Not a JMESPath expression: {error}").format(error=f"{type(error).__name__}.")
+        ) from None
     if len(nodes) > MAX_NODES:
-        raise InvalidCondition(f"Must have at most {MAX_NODES} parts; this expression has {len(nodes)}.")
+        too_many = _("Must have at most {most} parts; this expression has {count}.")
+        raise InvalidCondition(too_many.format(most=MAX_NODES, count=len(nodes)))
     if _has_loose_list(parsed.parsed):
         raise InvalidCondition(
-            "Not allowed in a condition: a literal list or object, except in a comparison or in contains."
+            _("Not allowed in a condition: a literal list or object, except in a comparison or in contains.")
         )
     for node in nodes:
         if node["type"] not in NODES:
-            raise InvalidCondition(f"Not allowed in a condition: {node['type'].replace('_', ' ')}.")
+            part = node["type"].replace("_", " ")
+            raise InvalidCondition(_("Not allowed in a condition: {part}.").format(part=part))
         if node["type"] == "function_expression" and node["value"] not in FUNCTIONS:
             allowed = ", ".join(sorted(FUNCTIONS))
-            raise InvalidCondition(
-                f"Not allowed in a condition: the function {node['value']}. Allowed: {allowed}."
-            )
+            refused = _("Not allowed in a condition: the function {name}. Allowed: {allowed}.")
+            raise InvalidCondition(refused.format(name=node["value"], allowed=allowed))
     return parsed
 
 

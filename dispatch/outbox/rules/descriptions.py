@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
+
 
 @dataclass(frozen=True)
 class Situation:
@@ -39,80 +42,79 @@ class Situation:
 def explain_status(it: Situation) -> str:
     """Explain in one or two sentences what the message waits for and who can change that."""
     if it.status == "COMPLETED":
-        return "Marked as resolved manually." if it.resolution else "Delivered."
+        return _("Marked as resolved manually.") if it.resolution else _("Delivered.")
     if it.status == "EXPIRED":
-        return "It expired before it could be delivered."
+        return _("It expired before it could be delivered.")
     if it.status == "CANCELLED":
         if it.is_in_flight:
-            return "Canceled during an attempt; its group continues when the attempt ends."
-        return "Ignored manually." if it.resolution else "Canceled."
+            return _("Canceled during an attempt; its group continues when the attempt ends.")
+        return _("Ignored manually.") if it.resolution else _("Canceled.")
     if it.status == "ERROR":
         stops = {
-            "BLOCK_ON_ERROR": "Later messages of its group wait until you retry, ignore or resolve it.",
-            "NEXT_ON_ERROR": (
+            "BLOCK_ON_ERROR": mark("Later messages of its group wait until you retry, ignore or resolve it."),
+            "NEXT_ON_ERROR": mark(
                 "Later BLOCK_ON_ERROR messages of its group wait until it is resolved; others continue."
             ),
-        }.get(it.mode, "It doesn't block other messages.")
-        return f"Failed after {_times(it.attempts)}: {it.last_error or 'reason unknown'} {stops}"
+        }.get(it.mode, mark("It doesn't block other messages."))
+        one, many = _("Failed after one attempt: {error}"), _("Failed after {count} attempts: {error}")
+        failed = one if it.attempts == 1 else many
+        error = it.last_error or _("reason unknown")
+        return f"{failed.format(count=it.attempts, error=error)} {_(stops)}"
     if it.status == "PROCESSING":
-        ends = _format_at(it, it.lease_until)
-        return (
-            f"An attempt is in progress. If its process died, the message is sent again when its lease ends{ends}."
+        text = _(
+            "An attempt is in progress. If its process died, the message is sent again when its lease ends{at}."
         )
+        return text.format(at=_format_at(it, it.lease_until))
     if it.status == "QUEUED":
-        return (
-            f"On the queue{_format_at(it, it.queued_at, 'since')}, waiting for a router. If it stays "
-            "here, check that a router is running."
-        )
+        text = _("On the queue{since}, waiting for a router. If it stays here, check that a router is running.")
+        return text.format(since=_format_at(it, it.queued_at, mark(" since {time}")))
     return _pending(it)
 
 
 def _pending(it: Situation) -> str:
     if not it.is_outbox_enabled:
-        return "The outbox is disabled (OUTBOX_ENABLED)."
+        return _("The outbox is disabled (OUTBOX_ENABLED).")
     if it.mode != "IMMEDIATE":
         if it.blocked_by is not None:
-            return (
-                f"Its group is blocked by the error of message {it.blocked_by}: retry, ignore or resolve that one."
-            )
+            text = _("Its group is blocked by the error of message {message}: retry, ignore or resolve that one.")
+            return text.format(message=it.blocked_by)
         if it.flying is not None:
-            return f"Message {it.flying} of its group is in flight; this one follows in order."
+            text = _("Message {message} of its group is in flight; this one follows in order.")
+            return text.format(message=it.flying)
         if it.ahead is not None:
-            return f"Message {it.ahead} of its group comes first and is waiting too."
+            text = _("Message {message} of its group comes first and is waiting too.")
+            return text.format(message=it.ahead)
     if it.due_at > it.now:
         reason = {
-            "": "Scheduled",
-            "retry": f"Failed ({it.last_error.rstrip('.') or 'no response'}); next retry",
-            "too_many_requests": "The receiver asked for fewer requests (429); next try",
-            "not_acknowledged": "The receiver deferred it; next try",
-            "lookup": "Too many other names of your receivers are being looked up; next try",
-            "lease": "The last attempt ended without a result; next try",
-        }.get(it.waiting_for, "Waiting")
-        return f"{reason}{_format_at(it, it.due_at)}."
+            "": mark("Scheduled{at}."),
+            "retry": mark("Failed ({error}); next retry{at}."),
+            "too_many_requests": mark("The receiver asked for fewer requests (429); next try{at}."),
+            "not_acknowledged": mark("The receiver deferred it; next try{at}."),
+            "lookup": mark("Too many other names of your receivers are being looked up; next try{at}."),
+            "lease": mark("The last attempt ended without a result; next try{at}."),
+        }.get(it.waiting_for, mark("Waiting{at}."))
+        error = it.last_error.rstrip(".") or _("no response")
+        return _(reason).format(error=error, at=_format_at(it, it.due_at))
     if it.disabled_reason:
-        return (
-            f"The endpoint {it.endpoint} is disabled: {it.disabled_reason} Messages are kept; "
-            "enable it to send them."
-        )
+        text = _("The endpoint {endpoint} is disabled: {reason} Messages are kept; enable it to send them.")
+        return text.format(endpoint=it.endpoint, reason=_(it.disabled_reason))
     if it.is_endpoint_paused:
-        return f"The endpoint {it.endpoint} is paused."
+        return _("The endpoint {endpoint} is paused.").format(endpoint=it.endpoint)
     if it.is_pool_paused:
-        return f"The pool {it.pool} is paused."
+        return _("The pool {pool} is paused.").format(pool=it.pool)
     if it.circuit_open_until is not None:
-        until = _format_at(it, it.circuit_open_until, "until")
-        return f"The target failed repeatedly, so its circuit is open{until}. After that, one message is tried."
+        until = _format_at(it, it.circuit_open_until, mark(" until {time}"))
+        text = _("The target failed repeatedly, so its circuit is open{until}. After that, one message is tried.")
+        return text.format(until=until)
     if it.waiting_for == "queue":
-        return "The queue was unreachable; the message is published as soon as it is available."
+        return _("The queue was unreachable; the message is published as soon as it is available.")
     if it.waiting_for == "rate":
-        return f"The pool {it.pool} has reached its rate limit; the message is sent as soon as the limit allows."
+        text = _("The pool {pool} has reached its rate limit; the message is sent as soon as the limit allows.")
+        return text.format(pool=it.pool)
     if it.is_pool_full:
-        return f"All slots of the pool {it.pool} are in use; the message waits for one."
-    return "Due, and sent with the next poll. If it stays here, check that the poller is running."
+        return _("All slots of the pool {pool} are in use; the message waits for one.").format(pool=it.pool)
+    return _("Due, and sent with the next poll. If it stays here, check that the poller is running.")
 
 
-def _times(attempts: int) -> str:
-    return "one attempt" if attempts == 1 else f"{attempts} attempts"
-
-
-def _format_at(it: Situation, when: datetime | None, word: str = "at") -> str:
-    return f" {word} {when.astimezone(ZoneInfo(it.zone)):%Y-%m-%d %H:%M:%S %Z}" if when else ""
+def _format_at(it: Situation, when: datetime | None, words: str = mark(" at {time}")) -> str:
+    return _(words).format(time=f"{when.astimezone(ZoneInfo(it.zone)):%Y-%m-%d %H:%M:%S %Z}") if when else ""

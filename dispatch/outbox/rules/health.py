@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
+from dispatch.core.languages import gettext as _
+
 DISABLED, PAUSED, CIRCUIT_OPEN, PROBING, FAILING, DEFERRING, HEALTHY = (
     "disabled", "paused", "circuit_open", "probing", "failing", "deferring", "healthy",
 )  # fmt: skip
@@ -42,33 +44,37 @@ class Health:
 def assess_health(seen: Condition, now: datetime, zone: str = "UTC") -> Health:
     """Return the most severe condition of the endpoint; times are shown in `zone`."""
     if seen.disabled_at:
-        words = f"Disabled: {_sentence(seen.disabled_reason)} Messages are kept until you enable it."
-        return Health(DISABLED, words, seen.disabled_at)
+        words = _("Disabled: {reason} Messages are kept until you enable it.")
+        return Health(DISABLED, words.format(reason=_sentence(_(seen.disabled_reason))), seen.disabled_at)
     if seen.is_paused:
-        reason = f": {_sentence(seen.paused_reason)}" if seen.paused_reason else "."
-        return Health(PAUSED, f"Paused{reason} Messages are kept until you resume it.")
+        if not seen.paused_reason:
+            return Health(PAUSED, _("Paused. Messages are kept until you resume it."))
+        words = _("Paused: {reason} Messages are kept until you resume it.")
+        return Health(PAUSED, words.format(reason=_sentence(seen.paused_reason)))
     if seen.open_until and seen.open_until > now:
         until = _clock(seen.open_until, zone)
-        words = f"{_failed(seen)} Delivery stops until {until}; then one message is tried."
-        return Health(CIRCUIT_OPEN, words, seen.failing_since)
+        words = _("{failure} Delivery stops until {until}; then one message is tried.")
+        return Health(CIRCUIT_OPEN, words.format(failure=_failed(seen), until=until), seen.failing_since)
     if seen.open_until:
-        words = f"{_failed(seen)} One message is testing whether it responds again."
-        return Health(PROBING, words, seen.failing_since)
+        words = _("{failure} One message is testing whether it responds again.")
+        return Health(PROBING, words.format(failure=_failed(seen)), seen.failing_since)
     if seen.failures:
         return Health(FAILING, _failed(seen), seen.failing_since)
     if seen.failing_since:  # it responds, but accepts nothing
         why = f": {_sentence(seen.last_error)}" if seen.last_error else "."
-        return Health(FAILING, f"It rejects messages{why}", seen.failing_since)
+        return Health(FAILING, _("It rejects messages") + why, seen.failing_since)
     if seen.deferring_since:
-        words = f"It responds, but has accepted no message since {_clock(seen.deferring_since, zone)}."
+        words = _("It responds, but has accepted no message since {time}.")
+        words = words.format(time=_clock(seen.deferring_since, zone))
         return Health(DEFERRING, words, seen.deferring_since)
-    return Health(HEALTHY, "No errors.")
+    return Health(HEALTHY, _("No errors."))
 
 
 def _failed(seen: Condition) -> str:
-    calls = "The last attempt" if seen.failures == 1 else f"The last {seen.failures} attempts"
+    one, many = _("The last attempt failed"), _("The last {count} attempts failed")
+    failed = one if seen.failures == 1 else many
     why = f": {_sentence(seen.last_error)}" if seen.last_error else "."
-    return f"{calls} failed{why}"
+    return failed.format(count=seen.failures) + why
 
 
 def _sentence(text: str) -> str:

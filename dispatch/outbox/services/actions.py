@@ -11,6 +11,7 @@ from django.db import transaction
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import mark
 from dispatch.core.models import Event
 from dispatch.core.runtime import queues
 from dispatch.outbox import sql
@@ -25,8 +26,8 @@ class Action(Enum):
     """An action: (name, statuses that allow it, new status, resolution, verb, whether it resets the budget)."""
 
     RETRY = ("retry", ("ERROR",), "PENDING", "", "retried", True)
-    RESOLVE = ("resolve", ("ERROR",), "COMPLETED", "resolved", "resolved", False)
-    IGNORE = ("ignore", ("ERROR",), "CANCELLED", "ignored", "ignored", False)
+    RESOLVE = ("resolve", ("ERROR",), "COMPLETED", mark("resolved"), "resolved", False)
+    IGNORE = ("ignore", ("ERROR",), "CANCELLED", mark("ignored"), "ignored", False)
     CANCEL = ("cancel", ("PENDING", "QUEUED", "PROCESSING"), "CANCELLED", "", "canceled", False)
     # A replayed message keeps its id, its place in its group and its history: it goes before all later messages.
     REPLAY = ("replay", ("COMPLETED", "CANCELLED", "EXPIRED"), "PENDING", "", "replayed", True)

@@ -18,6 +18,7 @@ from accounts.api.base import OwnedSlugRelatedField
 from accounts.models import Organization, validate_time_zone
 from dispatch.core import clock
 from dispatch.core.api.serializers import BoundedListField, StrictSerializer
+from dispatch.core.languages import gettext as _
 from dispatch.jobs.api.serializers import EntrySerializer
 from dispatch.schedules import exclusion_cache, kinds
 from dispatch.schedules.models import (
@@ -60,14 +61,14 @@ class LocalDateTimeField(serializers.DateTimeField):
 def sized_payload(value: dict[str, Any]) -> dict[str, Any]:
     """Return the payload. Raises ValidationError if it is too large."""
     if len(json.dumps(value)) > MAX_PAYLOAD_BYTES:
-        raise serializers.ValidationError(f"Must be at most {MAX_PAYLOAD_BYTES} bytes.")
+        raise serializers.ValidationError(_("Must be at most {most} bytes.").format(most=MAX_PAYLOAD_BYTES))
     return value
 
 
 def checked_payload(organization: Organization, kind: str, value: dict[str, Any]) -> dict[str, Any]:
     """Return the payload, validated by its kind. Raises ValidationError by field."""
     if not kinds.is_known(kind):
-        raise serializers.ValidationError("This process cannot validate payloads of this kind.")
+        raise serializers.ValidationError(_("This process cannot validate payloads of this kind."))
     kinds.get_kind(kind).check(organization, sized_payload(value))
     return value
 
@@ -76,7 +77,9 @@ def check_scope(context: Mapping[str, Any], kind: str, field: str = "") -> None:
     """Require the scope of the kind's own API: scheduling an action requires the permission for it."""
     scope = kinds.get_kind(kind).scope
     if not context["may"](scope):
-        detail = serializers.ErrorDetail(f"Also requires the scope {scope}.", code="permission_denied")
+        detail = serializers.ErrorDetail(
+            _("Also requires the scope {scope}.").format(scope=scope), code="permission_denied"
+        )
         raise serializers.ValidationError({field: [detail]} if field else [detail])
 
 
@@ -117,7 +120,9 @@ class TimingSerializer(StrictSerializer):
         found = ExclusionCalendar.objects.of(self.context["request"].organization).filter(pk__in=wanted)
         known = set(found.values_list("pk", flat=True))
         if missing := [str(pk) for pk in wanted if pk not in known]:
-            raise serializers.ValidationError(f"Unknown calendars: {', '.join(missing)}.", code="does_not_exist")
+            raise serializers.ValidationError(
+                _("Unknown calendars: {missing}.").format(missing=", ".join(missing)), code="does_not_exist"
+            )
         return wanted or None
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
@@ -149,7 +154,7 @@ class TimingSerializer(StrictSerializer):
             given = ["trigger_at"]
         if len(given) > 1 or (not given and before is None):
             raise serializers.ValidationError(
-                {"trigger_at": "Set one of trigger_at, every (with unit), cron, or rrule."}
+                {"trigger_at": _("Set one of trigger_at, every (with unit), cron, or rrule.")}
             )
         when: dict[str, Any] = {name: getattr(before, name) if before else None for name in _WHEN}
         if given:
@@ -177,28 +182,34 @@ class TimingSerializer(StrictSerializer):
             if value is None:
                 continue
             if attrs.get(name) is not None:
-                raise serializers.ValidationError({"rrule": f"Set either {part} or {name}, not both."})
+                raise serializers.ValidationError(
+                    {"rrule": _("Set either {part} or {name}, not both.").format(part=part, name=name)}
+                )
             fields[name] = value
         return fields
 
     def _check_together(self, when: dict[str, Any], attrs: dict[str, Any], given: list[str]) -> None:
         if when["every"] and not when["unit"]:
-            raise serializers.ValidationError({"unit": f"Choose a unit: {', '.join(recurrence.UNITS)}."})
+            raise serializers.ValidationError(
+                {"unit": _("Choose a unit: {units}.").format(units=", ".join(recurrence.UNITS))}
+            )
         if when["unit"] and not when["every"]:
-            raise serializers.ValidationError({"every": "Required with unit."})
+            raise serializers.ValidationError({"every": _("Required with unit.")})
         if not any(when[name] for name in _TIMINGS):
             raise serializers.ValidationError(
-                {"trigger_at": "Set only one of trigger_at, every, cron, and rrule."}
+                {"trigger_at": _("Set only one of trigger_at, every, cron, and rrule.")}
             )
         if when["rrule"] and when["starts_at"] and when["starts_at"].year < rrules.FIRST_YEAR:
-            raise serializers.ValidationError({"starts_at": f"Must be in {rrules.FIRST_YEAR} or later."})
+            raise serializers.ValidationError(
+                {"starts_at": _("Must be in {first_year} or later.").format(first_year=rrules.FIRST_YEAR)}
+            )
         if when["trigger_at"]:
             for name in ("starts_at", "ends_at", "max_occurrences", "exclude_calendars"):
                 if attrs.get(name):
-                    raise serializers.ValidationError({name: "Not allowed for one-time schedules."})
+                    raise serializers.ValidationError({name: _("Not allowed for one-time schedules.")})
                 when[name] = None
             if "trigger_at" in given and when["trigger_at"] < clock.now() - JUST_NOW:
-                raise serializers.ValidationError({"trigger_at": "This time has passed."})
+                raise serializers.ValidationError({"trigger_at": _("This time has passed.")})
 
 
 class ScheduleFormSerializer(TimingSerializer):
@@ -242,7 +253,9 @@ class ScheduleFormSerializer(TimingSerializer):
     def validate_kind(self, value: str) -> str:
         if not kinds.is_known(value):
             names = ", ".join(kind.name for kind in kinds.all_kinds())
-            raise serializers.ValidationError(f"Must be one of {names}.", code="invalid_choice")
+            raise serializers.ValidationError(
+                _("Must be one of {names}.").format(names=names), code="invalid_choice"
+            )
         return value
 
     def validate_payload(self, value: dict[str, Any]) -> dict[str, Any]:
@@ -279,7 +292,8 @@ class ScheduleFormSerializer(TimingSerializer):
         timing = before.timing if before and "trigger_at" not in attrs else _timing_of(attrs, now)
         gap_s = recurrence.shortest_gap_s(timing, now)
         if gap_s is not None and jitter_s > gap_s:
-            detail = f"Must be at most {gap_s:g} seconds, the shortest time between two occurrences."
+            detail = _("Must be at most {most} seconds, the shortest time between two occurrences.")
+            detail = detail.format(most=f"{gap_s:g}")
             raise serializers.ValidationError({"jitter_s": detail})
 
 
@@ -474,7 +488,7 @@ class BackfillSerializer(ScheduleDecisionSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if "until" in attrs and attrs["until"] < attrs["since"]:
-            raise serializers.ValidationError({"until": "Must not be before since."})
+            raise serializers.ValidationError({"until": _("Must not be before since.")})
         return attrs
 
 

@@ -22,6 +22,8 @@ from dispatch.core import clock
 from dispatch.core.api import idempotency
 from dispatch.core.api.problems import LimitReached
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.core.models import RememberedAnswer
 from dispatch.schedules.rules import outcomes
 from dispatch.schedules.rules.outcomes import CANCELLED, DEFERRED, FAILED, REFUSED, SUCCEEDED
@@ -112,7 +114,7 @@ class Kind:
     def check_headers(self, headers: Mapping[str, str]) -> None:
         """Validate the headers. Raises ValidationError unless the kind accepts headers; only URL calls do."""
         if headers:
-            raise ValidationError({"headers": "Only URL calls have headers."})
+            raise ValidationError({"headers": _("Only URL calls have headers.")})
 
     def summary(self, payload: Mapping[str, Any]) -> str:
         """Summarize the payload in one line."""
@@ -236,7 +238,7 @@ def attempt(call: Callable[[], dict[str, Any]]) -> Outcome:
         return failed(error)
 
 
-def canceled(reason: str = "It was canceled while it was running.") -> Outcome:
+def canceled(reason: str = mark("It was canceled while it was running.")) -> Outcome:
     """Return the outcome of a run that was stopped because its cancellation was requested."""
     return Outcome(CANCELLED, error=reason)
 

@@ -16,6 +16,8 @@ from accounts.models import ApiKey, Organization
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.http import client
 from dispatch.core.http.ssrf import check_target_url
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.outbox import direct_delivery, http_delivery
 from dispatch.outbox.direct_delivery import Closed
 from dispatch.outbox.models import Endpoint
@@ -52,13 +54,21 @@ class CallSerializer(StrictSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if ("endpoint" in attrs) == ("url" in attrs):
-            raise serializers.ValidationError({"url": "Set either url or endpoint, not both."})
+            raise serializers.ValidationError({"url": _("Set either url or endpoint, not both.")})
         if attrs["method"] == "GET" and attrs["body"] is not None:
-            raise serializers.ValidationError({"body": "Not allowed with GET."})
+            raise serializers.ValidationError({"body": _("Not allowed with GET.")})
         if len(json.dumps(attrs["body"])) > MAX_BODY_BYTES:
-            raise serializers.ValidationError({"body": f"Must be at most {MAX_BODY_BYTES} bytes."})
+            raise serializers.ValidationError(
+                {"body": _("Must be at most {most} bytes.").format(most=MAX_BODY_BYTES)}
+            )
         if attrs["timeout_s"] > longest_timeout_s():
-            raise serializers.ValidationError({"timeout_s": f"Must be at most {longest_timeout_s():g} seconds."})
+            raise serializers.ValidationError(
+                {
+                    "timeout_s": _("Must be at most {longest_timeout_s} seconds.").format(
+                        longest_timeout_s=f"{longest_timeout_s():g}"
+                    )
+                }
+            )
         return attrs
 
 
@@ -70,7 +80,7 @@ class HttpKind(Kind):
     """
 
     name = "http"
-    label = "Call a URL"
+    label = mark("Call a URL")
     scope = ApiKey.Scope.MESSAGES
 
     def check(self, organization: Organization, payload: dict[str, Any]) -> None:

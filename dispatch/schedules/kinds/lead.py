@@ -8,6 +8,8 @@ from typing import Any
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import ApiKey, Organization
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.leads.api.lead_serializers import NewLeadSerializer
 from dispatch.leads.models import Campaign
 from dispatch.leads.services.intake import NewLead, accept_leads, callable_phone
@@ -24,7 +26,7 @@ class LeadKind(CreateOnceKind):
     """
 
     name = "lead"
-    label = "Add a lead to a campaign"
+    label = mark("Add a lead to a campaign")
     scope = ApiKey.Scope.LEADS
 
     def check(self, organization: Organization, payload: dict[str, Any]) -> None:
@@ -35,7 +37,8 @@ class LeadKind(CreateOnceKind):
             raise ValidationError({"phone": f"{error[:1].upper()}{error[1:]}."})
 
     def summary(self, payload: Mapping[str, Any]) -> str:
-        return f"{payload.get('phone', '')} in {payload.get('campaign', '')}"
+        words = _("{phone} in {campaign}")
+        return words.format(phone=payload.get("phone", ""), campaign=payload.get("campaign", ""))
 
     def create(self, assignment: Assignment, organization: Organization) -> dict[str, Any]:
         read = self._read(organization, assignment.payload)
@@ -57,7 +60,7 @@ class LeadKind(CreateOnceKind):
 
     def _read(self, organization: Organization, payload: dict[str, Any]) -> dict[str, Any]:
         if taken := [name for name in _RESERVED_FIELDS if name in payload]:
-            raise ValidationError(dict.fromkeys(taken, "Set by the schedule."))
+            raise ValidationError(dict.fromkeys(taken, _("Set by the schedule.")))
         form = NewLeadSerializer(data=payload, context={"request": RequestStandIn(organization)})
         form.is_valid(raise_exception=True)
         return dict(form.validated_data)

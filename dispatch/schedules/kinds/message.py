@@ -12,6 +12,8 @@ from rest_framework.exceptions import APIException, ValidationError
 from rq.timeouts import BaseTimeoutException
 
 from accounts.models import ApiKey, Organization
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.outbox.api.messages import SendSerializer
 from dispatch.outbox.models import Message
 from dispatch.outbox.services.intake import NewMessage, accept_messages
@@ -39,7 +41,7 @@ class MessageKind(Kind):
     """
 
     name = "message"
-    label = "Send a message to an endpoint"
+    label = mark("Send a message to an endpoint")
     scope = ApiKey.Scope.MESSAGES
 
     def check(self, organization: Organization, payload: dict[str, Any]) -> None:
@@ -47,7 +49,7 @@ class MessageKind(Kind):
 
     def summary(self, payload: Mapping[str, Any]) -> str:
         to = payload.get("endpoint") or payload.get("target_url") or ""
-        return f"{payload.get('type', '')} to {to}"
+        return _("{type} to {endpoint}").format(type=payload.get("type", ""), endpoint=to)
 
     def work(self, given: Sequence[Assignment], keep: LeaseCheck) -> Iterator[tuple[Assignment, Outcome] | None]:
         organizations = Organization.objects.in_bulk({assignment.organization_id for assignment in given})
@@ -88,7 +90,7 @@ class MessageKind(Kind):
             for assignment, message in group:
                 yield assignment, attempt(lambda m=message, a=assignment: self._accept_single(a, m))  # type: ignore[misc]
             return
-        for (assignment, _), made in zip(group, accepted, strict=True):
+        for (assignment, _message), made in zip(group, accepted, strict=True):
             yield assignment, Outcome(SUCCEEDED, {"message": made.id})
 
     def _accept_single(self, assignment: Assignment, message: NewMessage) -> dict[str, Any]:
@@ -96,7 +98,7 @@ class MessageKind(Kind):
 
     def _message(self, organization: Organization, payload: dict[str, Any]) -> NewMessage:
         if taken := [name for name in _RESERVED_FIELDS if name in payload]:
-            raise ValidationError(dict.fromkeys(taken, "Set by the schedule."))
+            raise ValidationError(dict.fromkeys(taken, _("Set by the schedule.")))
         form = SendSerializer(data=payload, context={"request": RequestStandIn(organization)})
         form.is_valid(raise_exception=True)
         return form.to_message(form.validated_data)

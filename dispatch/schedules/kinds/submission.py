@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from accounts.models import ApiKey, Organization
+from dispatch.core.languages import mark
 from dispatch.jobs.api.serializers import SubmissionFormSerializer
 from dispatch.jobs.services import accept_submission
 from dispatch.schedules.kinds.base import Assignment, CreateOnceKind, RequestStandIn
@@ -18,7 +19,7 @@ class SubmissionKind(CreateOnceKind):
     """
 
     name = "submission"
-    label = "Create a job"
+    label = mark("Create a job")
     scope = ApiKey.Scope.SUBMIT
 
     def check(self, organization: Organization, payload: dict[str, Any]) -> None:

@@ -8,19 +8,22 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
 
+from dispatch.core import languages
+from dispatch.core.languages import mark
+from dispatch.schedules.rules import spanish_timing
 from dispatch.schedules.rules.recurrence import CALENDAR_MONTHS, ELAPSED_S, Timing, rule_start
 from dispatch.schedules.rules.rrule_words import describe_rule, ordinal
 
 # `waiting_for` of a run → why it waits. "concurrency" depends on the limit.
 WAITS = {
-    "earlier": "Waiting for an earlier run to end.",
-    "endpoint": "Held: the endpoint is paused or disabled.",
-    "circuit": "Held: the receiver's circuit breaker is open.",
-    "pool paused": "Held: the message pool is paused.",
-    "rate": "Held: the message pool has reached its rate limit.",
-    "slot": "Held: the message pool has no free slot.",
-    "lookup": "Held: the receiver's address has not been looked up yet.",
-    "token_pending": "Held: an access token for the receiver has been requested.",
+    "earlier": mark("Waiting for an earlier run to end."),
+    "endpoint": mark("Held: the endpoint is paused or disabled."),
+    "circuit": mark("Held: the receiver's circuit breaker is open."),
+    "pool paused": mark("Held: the message pool is paused."),
+    "rate": mark("Held: the message pool has reached its rate limit."),
+    "slot": mark("Held: the message pool has no free slot."),
+    "lookup": mark("Held: the receiver's address has not been looked up yet."),
+    "token_pending": mark("Held: an access token for the receiver has been requested."),
 }
 
 
@@ -29,6 +32,8 @@ def describe(timing: Timing) -> str:
 
     Example: "Every month on the 31st, or the last day of a shorter month, at 09:00 (America/Phoenix), 12 times".
     """
+    if languages.active() == languages.SPANISH:
+        return spanish_timing.describe(timing)
     return f"{_when(timing)} ({timing.zone}){_limits(timing)}"
 
 
@@ -36,7 +41,7 @@ def moment(at: datetime, zone: str) -> str:
     """Format a moment in this time zone: "Mon, Dec 7, 2026, 09:00 MST"."""
     there = at.astimezone(ZoneInfo(zone))
     seconds = f"{there:%H:%M:%S}" if there.second else f"{there:%H:%M}"
-    return f"{there:%a, %b} {there.day}, {there.year}, {seconds} {there:%Z}"
+    return f"{languages.date_words(there, year=True)}, {seconds} {there:%Z}"
 
 
 def _when(timing: Timing) -> str:

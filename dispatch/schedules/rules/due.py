@@ -32,6 +32,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import Enum
 
+from dispatch.core.languages import mark
 from dispatch.schedules.rules.recurrence import Timing, next_after
 from dispatch.schedules.rules.stretches import Stretch, measure_stretch
 
@@ -136,9 +137,9 @@ def plan_due_run(timing: Timing, policy: Policy, due: Due, now: datetime, *, has
     due_at = due.due_at(due.trigger_at)
     if timing.exclusions.end_at(due.trigger_at) is not None:  # since its time was computed
         excluded = Stretch(1, due.trigger_at, None, (_following(timing, due) or (0, None))[1])
-        return _skip(due, "skipped", "Its time is excluded by a calendar.", excluded)
+        return _skip(due, "skipped", mark("Its time is excluded by a calendar."), excluded)
     if policy.paused_until and due_at < policy.paused_until:
-        return _skip_until(timing, due, "skipped", "The schedule was paused.", before=policy.paused_until)
+        return _skip_until(timing, due, "skipped", mark("The schedule was paused."), before=policy.paused_until)
     if policy.overlap in (BUFFER_ONE, CANCEL_OTHER) and due.has_waited:
         return waits if is_blocked else _run_after_waiting(timing, due, now)
     grace = timedelta(seconds=policy.missed_after_s)
@@ -154,7 +155,7 @@ def plan_due_run(timing: Timing, policy: Policy, due: Due, now: datetime, *, has
         if is_late or policy.overlap in (BUFFER_ONE, CANCEL_OTHER):
             return waits
         skipped = Skipped(
-            due.trigger_at, due.number, "skipped", "An earlier run had not ended.", 1, due.trigger_at
+            due.trigger_at, due.number, "skipped", mark("An earlier run had not ended."), 1, due.trigger_at
         )
         return Plan(Verdict.SKIP, own=skipped, next=following)
     return Plan(Verdict.RUN, next=following)
@@ -180,7 +181,7 @@ def _run_after_waiting(timing: Timing, due: Due, now: datetime) -> Plan:
         return Plan(Verdict.RUN, next=following)
     number, first = following
     stretch = measure_stretch(timing, first, number, now + _INSTANT, due.due_at)
-    reason = "An earlier run had not ended; one was waiting."
+    reason = mark("An earlier run had not ended; one was waiting.")
     passed = Skipped(first, number, "skipped", reason, stretch.count, stretch.last)
     following = (passed.last_number + 1, stretch.following) if stretch.following else None
     return Plan(Verdict.RUN, passed=passed, next=following)

@@ -30,6 +30,7 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
+from dispatch.core.languages import gettext as _
 from dispatch.schedules.rules import rrules
 from dispatch.schedules.rules.exclusions import NO_EXCLUSIONS, Exclusions
 
@@ -134,12 +135,12 @@ def check_timing(timing: Timing, now: datetime, shortest_s: float) -> None:
     if timing.cron:
         _check_cron(timing.cron)
     if timing.starts_at and timing.ends_at and timing.ends_at <= timing.starts_at:
-        raise InvalidTiming("ends_at", "The end is before the start.")
+        raise InvalidTiming("ends_at", _("The end is before the start."))
     if timing.trigger_at is not None:
         return
     if not preview(timing, now, 1):
         field = "cron" if timing.cron else "rrule" if timing.rrule else "ends_at"
-        raise InvalidTiming(field, "This would never run.")
+        raise InvalidTiming(field, _("This would never run."))
 
 
 def localize(naive: datetime, zone: str) -> datetime:
@@ -257,20 +258,22 @@ def _calendar_step(wall: datetime, steps: int, unit: str) -> datetime | None:
 
 def _check_interval(timing: Timing, shortest_s: float) -> None:
     if timing.unit not in UNITS:
-        raise InvalidTiming("unit", f"Must be one of {', '.join(UNITS)}.")
+        raise InvalidTiming("unit", _("Must be one of {units}.").format(units=", ".join(UNITS)))
     if not 1 <= (timing.every or 0) <= MAX_EVERY:
-        raise InvalidTiming("every", f"Must be from 1 to {MAX_EVERY}.")
+        raise InvalidTiming("every", _("Must be from 1 to {most}.").format(most=MAX_EVERY))
     if timing.unit in ELAPSED_S and (timing.every or 0) * ELAPSED_S[timing.unit] < shortest_s:
-        raise InvalidTiming("every", f"Must be at least {shortest_s:g} seconds apart.")
+        raise InvalidTiming(
+            "every", _("Must be at least {shortest_s} seconds apart.").format(shortest_s=f"{shortest_s:g}")
+        )
 
 
 def _check_cron(cron: str) -> None:
     if len(cron.split()) != 5:
-        raise InvalidTiming("cron", "Must have five fields: minute, hour, day, month, weekday.")
+        raise InvalidTiming("cron", _("Must have five fields: minute, hour, day, month, weekday."))
     try:
         CronSim(cron, datetime(2024, 1, 1, tzinfo=UTC))
     except CronSimError as error:
-        raise InvalidTiming("cron", f"Invalid cron expression: {error}.") from None
+        raise InvalidTiming("cron", _("Invalid cron expression: {error}.").format(error=error)) from None
 
 
 def _matches(cron: str, local: datetime) -> bool:

@@ -19,6 +19,8 @@ from typing import Any
 
 from dateutil.rrule import rrulestr
 
+from dispatch.core.languages import gettext as _
+
 FREQUENCIES = ("DAILY", "WEEKLY", "MONTHLY", "YEARLY")
 MAX_LENGTH, MAX_VALUES, MAX_INTERVAL, MAX_COUNT = 500, 100, 1000, 2**31 - 1
 # Days that a search may look at before the next match: leap days are up to eight years apart.
@@ -109,18 +111,19 @@ class _Counted(tuple[int, ...]):
 def read_rule(text: str) -> Rule:
     """Return the rule in its canonical form, with COUNT and UNTIL apart. Raises InvalidRule."""
     if len(text) > MAX_LENGTH:
-        raise InvalidRule(f"Must be at most {MAX_LENGTH} characters.")
+        raise InvalidRule(_("Must be at most {most} characters.").format(most=MAX_LENGTH))
     given: dict[str, str] = {}
     for part in text.strip().upper().removeprefix("RRULE:").strip(";").split(";"):
         name, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals or not value:
-            raise InvalidRule(f"“{part}” is not a part of a rule. Example: FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9")
+            unknown = _("“{part}” is not a part of a rule. Example: FREQ=MONTHLY;BYDAY=-1FR;BYHOUR=9")
+            raise InvalidRule(unknown.format(part=part))
         if name in given:
-            raise InvalidRule(f"{name} is given twice.")
+            raise InvalidRule(_("{name} is given twice.").format(name=name))
         given[name] = value
     count, until = given.pop("COUNT", None), given.pop("UNTIL", None)
     if count is not None and until is not None:
-        raise InvalidRule("Set either COUNT or UNTIL, not both.")
+        raise InvalidRule(_("Set either COUNT or UNTIL, not both."))
     parts = {name: _read_part(name, value) for name, value in given.items()}
     _check_together(parts)
     text = ";".join(f"{name}={parts[name]}" for name in _ORDER if name in parts)
@@ -173,23 +176,25 @@ def _read_part(name: str, value: str) -> str:
     if name == "FREQ":
         if value not in FREQUENCIES:
             raise InvalidRule(
-                f"FREQ must be one of {', '.join(FREQUENCIES)}. For times within a day, set BYHOUR and BYMINUTE, "
-                "or use an interval."
+                _(
+                    "FREQ must be one of {frequencies}. For times within a day, set BYHOUR and BYMINUTE, or use "
+                    "an interval."
+                ).format(frequencies=", ".join(FREQUENCIES))
             )
         return value
     if name == "INTERVAL":
         return str(_read_number(name, value, 1, MAX_INTERVAL, negative=False))
     if name == "WKST":
         if value not in WEEKDAYS:
-            raise InvalidRule(f"WKST must be one of {', '.join(WEEKDAYS)}.")
+            raise InvalidRule(_("WKST must be one of {weekdays}.").format(weekdays=", ".join(WEEKDAYS)))
         return value
     values = [piece.strip() for piece in value.split(",")]
     if len(values) > MAX_VALUES:
-        raise InvalidRule(f"{name} must have at most {MAX_VALUES} values.")
+        raise InvalidRule(_("{name} must have at most {most} values.").format(name=name, most=MAX_VALUES))
     if name == "BYDAY":
         return ",".join(map(_read_day, values))
     if name not in _NUMBERS:
-        raise InvalidRule(f"{name} is not supported.")
+        raise InvalidRule(_("{name} is not supported.").format(name=name))
     smallest, largest, negative = _NUMBERS[name]
     return ",".join(str(_read_number(name, piece, smallest, largest, negative=negative)) for piece in values)
 
@@ -199,16 +204,19 @@ def _read_number(name: str, value: str, smallest: int, largest: int, *, negative
         if negative and re.fullmatch(r"-[0-9]{1,3}", value) and smallest <= -int(value) <= largest:
             return int(value)
         end = f", or from -{largest} to -{smallest}" if negative else ""
-        raise InvalidRule(f"{name} must be from {smallest} to {largest}{end}.")
+        raise InvalidRule(
+            _("{name} must be from {smallest} to {largest}{end}.").format(
+                name=name, smallest=smallest, largest=largest, end=end
+            )
+        )
     return number
 
 
 def _read_day(value: str) -> str:
     found = _DAY.fullmatch(value)
     if found is None or (found[1] is not None and not 1 <= abs(int(found[1])) <= 53):
-        raise InvalidRule(
-            f"BYDAY must be weekdays such as MO, 1MO (the first) or -1FR (the last), not {value[:20]}."
-        )
+        wrong = _("BYDAY must be weekdays such as MO, 1MO (the first) or -1FR (the last), not {value}.")
+        raise InvalidRule(wrong.format(value=value[:20]))
     return f"{int(found[1]) if found[1] else ''}{found[2]}"
 
 
@@ -227,26 +235,30 @@ def _read_until(value: str | None) -> datetime | None:
             return datetime.strptime(value, "%Y%m%d").replace(hour=23, minute=59, second=59)  # noqa: DTZ007  (local)
         at = datetime.strptime(value[:15], "%Y%m%dT%H%M%S")  # noqa: DTZ007  (local, unless it ends with Z)
     except ValueError:
-        raise InvalidRule("UNTIL must be a date or a time such as 20271231 or 20271231T170000Z.") from None
+        raise InvalidRule(_("UNTIL must be a date or a time such as 20271231 or 20271231T170000Z.")) from None
     return at.replace(tzinfo=UTC) if value.endswith("Z") else at
 
 
 def _check_together(parts: Mapping[str, str]) -> None:
     frequency = parts.get("FREQ")
     if frequency is None:
-        raise InvalidRule(f"FREQ is missing: {', '.join(FREQUENCIES)}.")
+        raise InvalidRule(_("FREQ is missing: {frequencies}.").format(frequencies=", ".join(FREQUENCIES)))
     for name, frequencies in _ONLY_WITH.items():
         if name in parts and frequency not in frequencies:
-            raise InvalidRule(f"{name} is not allowed with FREQ={frequency}.")
+            raise InvalidRule(
+                _("{name} is not allowed with FREQ={frequency}.").format(name=name, frequency=frequency)
+            )
     numbered = any(day[:-2] for day in parts.get("BYDAY", "").split(",") if day)
     if numbered and any(day in WEEKDAYS for day in parts["BYDAY"].split(",")):
-        raise InvalidRule("Weekdays with and without a number cannot be combined in BYDAY.")
+        raise InvalidRule(_("Weekdays with and without a number cannot be combined in BYDAY."))
     if numbered and (frequency not in ("MONTHLY", "YEARLY") or "BYWEEKNO" in parts):
-        raise InvalidRule("Numbered weekdays in BYDAY are allowed only with MONTHLY and YEARLY, without BYWEEKNO.")
+        raise InvalidRule(
+            _("Numbered weekdays in BYDAY are allowed only with MONTHLY and YEARLY, without BYWEEKNO.")
+        )
     if numbered and frequency == "YEARLY" and "BYMONTH" not in parts and {"BYMONTHDAY", "BYYEARDAY"} & set(parts):
-        raise InvalidRule("Numbered weekdays of a year cannot be combined with other days. Set BYMONTH.")
+        raise InvalidRule(_("Numbered weekdays of a year cannot be combined with other days. Set BYMONTH."))
     if "BYSETPOS" in parts and not (set(parts) - {"FREQ", "INTERVAL", "WKST", "BYSETPOS"}):
-        raise InvalidRule("BYSETPOS chooses among the times of other parts. Add one, such as BYDAY.")
+        raise InvalidRule(_("BYSETPOS chooses among the times of other parts. Add one, such as BYDAY."))
 
 
 @lru_cache(maxsize=4096)

@@ -6,6 +6,8 @@ from django.db import transaction
 
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.core.runtime import queues
 from dispatch.schedules.models import Run, RunStatus, Schedule
 from dispatch.schedules.services.results import wake_waiting_runs
@@ -22,7 +24,7 @@ def cancel_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
     schedule cannot be canceled on its own: pause, change or delete the schedule.
     """
     now = clock.now()
-    reason = note or "Canceled manually."
+    reason = note or mark("Canceled manually.")
     with transaction.atomic():
         run = _locked(run_id)
         is_waiting_manual_run = run.number is None and run.status == RunStatus.SCHEDULED
@@ -33,7 +35,9 @@ def cancel_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
         elif run.status == RunStatus.RUNNING:
             _request_cancellation(run, actor, reason)
         else:
-            raise NotInThisStatus(_refusal(run, "canceled"), run_status=str(run.status))
+            raise NotInThisStatus(
+                _refusal(run, mark("This run is {status}, so it cannot be canceled.")), run_status=str(run.status)
+            )
     return run
 
 
@@ -62,7 +66,9 @@ def retry_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
     with transaction.atomic():
         run = _locked(run_id)
         if run.status != RunStatus.FAILED or run.schedule.status == Schedule.Status.DELETED:
-            raise NotInThisStatus(_refusal(run, "retried"), run_status=str(run.status))
+            raise NotInThisStatus(
+                _refusal(run, mark("This run is {status}, so it cannot be retried.")), run_status=str(run.status)
+            )
         run.status, run.due_at, run.ended_at, run.attempt = RunStatus.RETRYING, now, None, run.attempt + 1
         run.save(update_fields=["status", "due_at", "ended_at", "attempt"])
         events.append(
@@ -80,5 +86,5 @@ def _locked(run_id: int) -> Run:
     return Run.objects.select_for_update(no_key=True, of=("self",)).select_related("schedule").get(pk=run_id)
 
 
-def _refusal(run: Run, participle: str) -> str:
-    return f"This run is {run.get_status_display().lower()}, so it cannot be {participle}."
+def _refusal(run: Run, words: str) -> str:
+    return _(words).format(status=_(run.get_status_display()).lower())

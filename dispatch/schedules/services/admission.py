@@ -18,6 +18,7 @@ from dispatch.core import clock, fault_injection
 from dispatch.core.db import lock_waits
 from dispatch.core.db.errors import is_lock_timeout
 from dispatch.core.db.prepared import execute, fetch_all
+from dispatch.core.languages import gettext as _
 from dispatch.schedules import kinds, limits_sql, metrics
 from dispatch.schedules.models import Run
 from dispatch.schedules.rules import descriptions
@@ -40,7 +41,8 @@ class LimitUse:
     @property
     def reason(self) -> str:
         """Return why a run with this key waits."""
-        return f"Waiting for a slot of the key {self.key}: {self.running:,} of {self.max_runs:,} in use."
+        words = _("Waiting for a slot of the key {key}: {running} of {most} in use.")
+        return words.format(key=self.key, running=f"{self.running:,}", most=f"{self.max_runs:,}")
 
 
 def lock_limits(limit_ids: Iterable[int | None]) -> set[int]:
@@ -115,4 +117,4 @@ def explain_wait(run: Run, use: LimitUse | None) -> str:
     """Return why a run waits, in words; `use` is that of its concurrency limit."""
     if run.waiting_for == "concurrency":
         return use.reason if use else ""
-    return descriptions.WAITS.get(run.waiting_for, "")
+    return _(descriptions.WAITS.get(run.waiting_for, ""))

@@ -12,10 +12,11 @@ from django.db import transaction
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.core.runtime import queues
 from dispatch.schedules.models import Run, RunStatus, Schedule
 from dispatch.schedules.rules import recurrence
-from dispatch.schedules.services.schedules import NotInThisStatus, check_status_not_in, lock_schedule
+from dispatch.schedules.services.schedules import CANNOT_RUN, NotInThisStatus, check_status_not_in, lock_schedule
 from dispatch.schedules.services.shards import EXECUTOR
 
 MAX_BACKFILL = 1000
@@ -57,11 +58,14 @@ def run_range(
     """
     with transaction.atomic():
         schedule = lock_schedule(schedule_id, version)
-        check_status_not_in(schedule, (Schedule.Status.DELETED,), "run")
+        check_status_not_in(schedule, (Schedule.Status.DELETED,), CANNOT_RUN)
         found = preview_backfill(schedule, since, until)
         if not found.is_whole:
             raise Conflict(
-                f"More than {MAX_BACKFILL:,} occurrences are in this range. Choose a shorter one.", code="too_many"
+                _("More than {most} occurrences are in this range. Choose a shorter one.").format(
+                    most=f"{MAX_BACKFILL:,}"
+                ),
+                code="too_many",
             )
         return _add_runs(schedule, found.times, actor, note)
 
@@ -71,14 +75,16 @@ def run_missed(run_id: int, *, actor: Actor, note: str = "") -> list[Run]:
     run = Run.objects.get(pk=run_id)
     if run.status not in (RunStatus.MISSED, RunStatus.SKIPPED):
         raise NotInThisStatus(
-            f"This run is {run.get_status_display().lower()}. Only missed and skipped occurrences can be run.",
+            _("This run is {status}. Only missed and skipped occurrences can be run.").format(
+                status=_(run.get_status_display()).lower()
+            ),
             run_status=str(run.status),
         )
     if run.stretch_last_at is not None:
         return run_range(run.schedule_id, run.trigger_at, run.stretch_last_at, actor=actor, note=note)
     with transaction.atomic():
         schedule = lock_schedule(run.schedule_id, None)
-        check_status_not_in(schedule, (Schedule.Status.DELETED,), "run")
+        check_status_not_in(schedule, (Schedule.Status.DELETED,), CANNOT_RUN)
         return _add_runs(schedule, [run.trigger_at], actor, note)
 
 

@@ -16,6 +16,8 @@ from dispatch.core import clock, events, fault_injection
 from dispatch.core.api.problems import Conflict
 from dispatch.core.db.prepared import fetch_all
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.core.models import Event
 from dispatch.core.runtime import queues
 from dispatch.schedules import sql
@@ -116,7 +118,9 @@ def change_schedule(
     now = clock.now()
     with transaction.atomic():
         schedule = lock_schedule(schedule_id, version)
-        check_status_not_in(schedule, (_STATUS.DELETED,), "changed")
+        check_status_not_in(
+            schedule, (_STATUS.DELETED,), mark("This schedule is {status}, so it cannot be changed.")
+        )
         changed = sorted(name for name in given if getattr(schedule, name) != given[name])
         if not changed:
             return schedule
@@ -146,7 +150,9 @@ def pause_schedule(schedule_id: int, *, actor: Actor, version: int | None = None
         schedule = lock_schedule(schedule_id, version)
         if schedule.status == _STATUS.PAUSED:
             return schedule
-        check_status_not_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "paused")
+        check_status_not_in(
+            schedule, (_STATUS.DELETED, _STATUS.ENDED), mark("This schedule is {status}, so it cannot be paused.")
+        )
         schedule.status = _STATUS.PAUSED
         _leave_queue(schedule)
         waiting = Run.objects.filter(schedule=schedule, status__in=[RunStatus.SCHEDULED, RunStatus.RETRYING])
@@ -168,7 +174,9 @@ def resume_schedule(schedule_id: int, *, actor: Actor, version: int | None = Non
         schedule = lock_schedule(schedule_id, version)
         if schedule.status == _STATUS.ACTIVE:
             return schedule
-        check_status_not_in(schedule, (_STATUS.DELETED, _STATUS.ENDED), "resumed")
+        check_status_not_in(
+            schedule, (_STATUS.DELETED, _STATUS.ENDED), mark("This schedule is {status}, so it cannot be resumed.")
+        )
         schedule.status, schedule.paused_until = _STATUS.ACTIVE, now
         runs = Run.objects.filter(schedule=schedule, due_at=None)
         runs.filter(status=RunStatus.RETRYING).exclude(waiting_for="concurrency").update(due_at=now)
@@ -198,10 +206,10 @@ def run_now(
     now = clock.now()
     with transaction.atomic():
         schedule = lock_schedule(schedule_id, version)
-        check_status_not_in(schedule, (_STATUS.DELETED,), "run")
+        check_status_not_in(schedule, (_STATUS.DELETED,), CANNOT_RUN)
         if payload is not None and kind != schedule.kind:
             raise Conflict(
-                "The kind of this schedule has changed. Reload it and try again.", **_last_change(schedule)
+                _("The kind of this schedule has changed. Reload it and try again."), **_last_change(schedule)
             )
         run = Run.objects.create(
             organization_id=schedule.organization_id,
@@ -370,15 +378,18 @@ def lock_schedule(schedule_id: int, version: int | None) -> Schedule:
     schedule = Schedule.objects.select_for_update(no_key=True).get(pk=schedule_id)
     if version is not None and version != schedule.version:
         raise Conflict(
-            "This schedule has changed since you read it. Reload it and try again.", **_last_change(schedule)
+            _("This schedule has changed since you read it. Reload it and try again."), **_last_change(schedule)
         )
     return schedule
 
 
-def check_status_not_in(schedule: Schedule, statuses: Sequence[str], participle: str) -> None:
-    """Raise NotInThisStatus if the schedule has one of these statuses: "it cannot be" `participle`."""
+CANNOT_RUN = mark("This schedule is {status}, so it cannot be run.")
+
+
+def check_status_not_in(schedule: Schedule, statuses: Sequence[str], words: str) -> None:
+    """Raise NotInThisStatus if the schedule has one of these statuses. `words`: the sentence with a {status}."""
     if schedule.status in statuses:
-        detail = f"This schedule is {schedule.get_status_display().lower()}, so it cannot be {participle}."
+        detail = _(words).format(status=_(schedule.get_status_display()).lower())
         raise NotInThisStatus(detail, **_last_change(schedule))
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dispatch.core.languages import mark
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
 
 _NO_LINE = {
-    "lines_busy": "all lines of this number are in use, or reserved for alerts and offers",
-    "pool_full": "its pool is full",
-    "pool_paused": "its pool is paused",
-    "no_number": "the number can't place calls now",
+    "lines_busy": mark("all lines of this number are in use, or reserved for alerts and offers"),
+    "pool_full": mark("its pool is full"),
+    "pool_paused": mark("its pool is paused"),
+    "no_number": mark("the number can't place calls now"),
 }
 
 
@@ -18,7 +19,7 @@ def describe_refusal(error: Exception) -> str:
         case NoLine():
             return error.detail or _NO_LINE[error.reason]
         case PhoneBusy():
-            return "that phone already has an open call"
+            return mark("that phone already has an open call")
         case CallNotAllowed():
             return error.reason
-    return "the number, its pool or its account is paused"
+    return mark("the number, its pool or its account is paused")

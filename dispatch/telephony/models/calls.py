@@ -9,6 +9,7 @@ from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
+from dispatch.core.languages import mark
 from dispatch.telephony.models.prices import Priced
 
 # The carrier knows the caller, and the caller may use the number (SHAKEN/STIR attestation A).
@@ -32,29 +33,29 @@ class Call(OwnedModel, Priced):
     """
 
     class Status(models.TextChoices):
-        CREATED = "created", "Created"
-        REQUESTING = "requesting", "Requesting"
-        UNKNOWN = "unknown", "Unknown"
-        SUBMITTED = "submitted", "Submitted"
-        RINGING = "ringing", "Ringing"
-        ANSWERED = "answered", "Answered"
-        COMPLETED = "completed", "Completed"
-        BUSY = "busy", "Busy"
-        NO_ANSWER = "no_answer", "No answer"
-        FAILED = "failed", "Failed"
-        CANCELED = "canceled", "Canceled"
-        REJECTED = "rejected", "Rejected by the provider"
-        NOT_PLACED = "not_placed", "Not placed"
-        LOST = "lost", "End not reported"
+        CREATED = "created", mark("Created")
+        REQUESTING = "requesting", mark("Requesting")
+        UNKNOWN = "unknown", mark("Unknown")
+        SUBMITTED = "submitted", mark("Submitted")
+        RINGING = "ringing", mark("Ringing")
+        ANSWERED = "answered", mark("Answered")
+        COMPLETED = "completed", mark("Completed")
+        BUSY = "busy", mark("Busy")
+        NO_ANSWER = "no_answer", mark("No answer")
+        FAILED = "failed", mark("Failed")
+        CANCELED = "canceled", mark("Canceled")
+        REJECTED = "rejected", mark("Rejected by the provider")
+        NOT_PLACED = "not_placed", mark("Not placed")
+        LOST = "lost", mark("End not reported")
 
     class Purpose(models.TextChoices):
-        ALERT = "alert", "Alert"
-        OFFER = "offer", "Offer"
-        JOB_NEWS = "job_news", "Change of a job"
-        LEAD = "lead", "Lead"
-        CONNECT = "connect", "Person for a lead"
-        CONFIRM = "confirm", "Code for a phone"
-        TEST = "test", "Test"
+        ALERT = "alert", mark("Alert")
+        OFFER = "offer", mark("Offer")
+        JOB_NEWS = "job_news", mark("Change of a job")
+        LEAD = "lead", mark("Lead")
+        CONNECT = "connect", mark("Person for a lead")
+        CONFIRM = "confirm", mark("Code for a phone")
+        TEST = "test", mark("Test")
 
     purpose = models.CharField(max_length=16, choices=Purpose)
     subject_id = models.BigIntegerField(help_text="Id of the call's subject in the table of its purpose.")

@@ -1,0 +1,1 @@
+"""Formats of numbers and dates that differ from Django's, by language."""

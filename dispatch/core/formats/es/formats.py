@@ -1,0 +1,13 @@
+"""Formats of Spanish as written in Mexico and the United States: a decimal point, and inputs as in English.
+
+Attributes of pages, such as positions in percent, need the point as well, and date inputs need ISO dates.
+"""
+
+from django.conf.locale.en import formats as english
+
+DECIMAL_SEPARATOR = "."
+THOUSAND_SEPARATOR = ","
+NUMBER_GROUPING = 3
+DATE_INPUT_FORMATS = english.DATE_INPUT_FORMATS
+TIME_INPUT_FORMATS = english.TIME_INPUT_FORMATS
+DATETIME_INPUT_FORMATS = english.DATETIME_INPUT_FORMATS

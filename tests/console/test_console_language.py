@@ -1,0 +1,125 @@
+"""The console is in the language of the person, else of the browser, else of the organization."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+from django.utils import translation
+
+from accounts.models import User
+from dispatch.core import languages
+from tests.support.tenants import Tenant
+from tests.unmarked_texts import unmarked_in_script, unmarked_in_template
+
+pytestmark = pytest.mark.django_db
+
+Browser = Callable[..., Client]
+SETTINGS = "/notifications/choices/"
+
+
+def language_of(answer: Any) -> str:
+    found = re.search(r'<html lang="([^"]*)"', answer.content.decode())
+    assert found, answer.content[:300]
+    return found[1]
+
+
+def speak(person: User, language: str) -> User:
+    User.objects.filter(pk=person.pk).update(language=language)
+    person.refresh_from_db()
+    return person
+
+
+@pytest.mark.parametrize(
+    ("own", "accepted", "office", "shown"),
+    [
+        ("es", "en-US", "en", "es"),
+        ("en", "es-MX", "es", "en"),
+        ("", "es-MX,es;q=0.9,en;q=0.8", "en", "es"),
+        ("", "fr-CA,en;q=0.5", "es", "en"),
+        ("", "fr", "es", "es"),
+        ("", "", "en", "en"),
+        ("", "\x01;;q=x,es;q=y", "en", "en"),
+    ],
+)
+def test_page_is_in_own_then_browser_s_then_office_s_language(
+    ours: Tenant, browser: Browser, own: str, accepted: str, office: str, shown: str
+):
+    ours.organization.language = office
+    ours.organization.save()
+    client = browser(speak(ours.dispatcher, own))
+    answer = client.get(
+        reverse("console:notifications"), headers={"Accept-Language": accepted} if accepted else {}
+    )
+    assert language_of(answer) == shown
+    assert ("script-texts" in answer.content.decode()) == (shown == "es")
+    assert languages.active() == "en"  # nothing leaks into the next request
+
+
+def test_choice_in_the_header_reloads_the_page_in_that_language(ours: Tenant, browser: Browser):
+    client = browser(ours.dispatcher)
+    page = f"http://testserver{reverse('console:board')}?q=12"
+    answer = client.post(
+        reverse("console:own_language"), {"language": "es", "stay": "1"}, headers={"Referer": page}
+    )
+    assert (answer.status_code, answer["Location"]) == (302, page)
+    assert language_of(client.get(reverse("console:notifications"))) == "es"
+    answer = client.post(reverse("console:own_language"), {"language": "en"}, follow=True)
+    assert "Language saved." in answer.content.decode()
+    assert client.post(reverse("console:own_language"), {"language": "de"}).status_code == 400
+    ours.dispatcher.refresh_from_db()
+    assert ours.dispatcher.language == "en"
+
+
+def test_sign_in_page_follows_the_browser(client: Client):
+    spanish = client.get(reverse("admin:login"), headers={"Accept-Language": "es-419"})
+    assert language_of(spanish) == "es"
+    refused = client.post(
+        reverse("admin:login"), {"username": "a@b.c", "password": "x"}, headers={"Accept-Language": "es"}
+    )
+    with translation.override("es"):
+        assert "Por favor" in refused.content.decode()
+
+
+def test_two_people_in_one_process_each_read_their_own_language(ours: Tenant, browser: Browser):
+    spanish, english = browser(speak(ours.dispatcher, "es")), browser(ours.admin)
+    found: dict[str, set[str]] = {"es": set(), "en": set()}
+    for _ in range(3):
+        found["es"].add(language_of(spanish.get(reverse("console:notifications"))))
+        found["en"].add(language_of(english.get(reverse("console:notifications"))))
+    assert found == {"es": {"es"}, "en": {"en"}}
+
+
+def test_active_language_belongs_to_its_thread():
+    seen: list[str] = []
+    with languages.override("es"):
+        other = threading.Thread(target=lambda: seen.append(languages.active()))
+        other.start()
+        other.join()
+    assert seen == ["en"]
+
+
+def test_requests_with_a_key_stay_in_english(ours: Tenant, client: Client):
+    answer = client.get("/api/v1/jobs/", headers={"Authorization": "Bearer nothing", "Accept-Language": "es"})
+    assert answer.status_code == 401
+    assert "key" in answer.content.decode()
+
+
+def test_numbers_and_date_inputs_in_spanish_suit_attributes():
+    from django.utils import formats
+
+    with languages.override("es"):
+        assert formats.localize(4.5) == "4.5"
+        assert formats.get_format("DATE_INPUT_FORMATS")[0] == "%Y-%m-%d"
+
+
+def test_unmarked_texts_are_found():
+    template = '<b title="{{ a }} is here">{% translate "Jobs" %} of {{ x }}</b><svg><title>Icon</title></svg><kbd>Ctrl</kbd>'
+    assert unmarked_in_template(template) == ["1 is here", "of 1"]
+    script = 'D.note("It is gone"); T.get("Marked {a}", { a: f("x") }); x.className = "button plain"; // a comment of words'
+    assert unmarked_in_script(script) == ["It is gone"]

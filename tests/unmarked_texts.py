@@ -1,0 +1,139 @@
+"""List the texts of templates and scripts that people see and that are not marked: `python -m tests.unmarked_texts`."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+from django.template.base import Lexer, TokenType
+
+# The templates and scripts that must be marked as a whole.
+TEMPLATES = (
+    "templates/[0-9]*.html",
+    "templates/account/*.html",
+    "templates/console/*.html",
+    "templates/console/board/*.html",
+    "templates/console/leads/*.html",
+    "templates/console/notices/*.html",
+    "templates/console/outbox/*.html",
+    "templates/console/reports/*.html",
+    "templates/console/schedules/*.html",
+    "templates/console/timeline/*.html",
+    "templates/join.html",
+    "templates/locked_out.html",
+    "templates/mfa/*.html",
+    "templates/mfa/*/*.html",
+    "templates/portal/*.html",
+    "templates/set_password.html",
+    "templates/sso/*.html",
+    "templates/usersessions/*.html",
+)
+SCRIPTS = (
+    "alerts", "board", "keys", "live", "map", "new_job", "outbox", "page", "passkeys", "press", "reports", "select",
+    "timeline", "tour",
+)  # fmt: skip
+# Names, units, keys and examples, which no language changes.
+ALLOWED = frozenset(
+    {"Dispatch", "CSV", "PNG", "Esc", "Enter", "HTTP", "POST", "STOP", "START", "URL", "Webhook", "webhook-id"}
+)
+EXAMPLES = frozenset(
+    {
+        "0 9 * * MON#1", "FREQ=MONTHLY;BYDAY=-1FR", "data.priority == 'emergency'", "job.assigned", "job:7",
+        "wants_quote", "webhook-id", '{"week": 49}',
+    }
+)  # fmt: skip
+ATTRIBUTES = frozenset({"title", "aria-label", "placeholder", "alt", "label", "data-confirm", "aria-description"})
+# Elements whose content is no text.
+_HIDDEN = frozenset({"script", "style", "kbd", "code", "svg"})
+_LETTERS = re.compile(r"[^\W\d_]{2,}")
+# A script's literal that looks like a text: it begins with a capital letter or has several words.
+_LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`')
+_TEXT = re.compile(r"^\s?(?:[A-Z][a-z']+(?:[ .,:…?!]|$)|[a-z']+(?: [a-z']+){2,}[ .,:?!]?)")
+_MARKED = re.compile(r"\bT\.(?:get|plural)\((?:[^()]|\([^()]*\))*\)")
+_COMMENT = re.compile(r"/\*.*?\*/|(?<![:\"'])//[^\n]*", re.DOTALL)
+# Literals of scripts that are no texts: names of keys, of interfaces and of headers.
+ALLOWED_LITERALS = re.compile(
+    r"^(?:Arrow\w+|Escape|Enter|Home|End|Tab|Delete|Page\w+|Shift|TEXTAREA|X-[\w-]+|HX-[\w-]+|Content-Type|"
+    r"Accept(?:-Language)?|Error|HTTP |DOMContentLoaded)$"
+)
+
+
+def main() -> int:
+    """Print what is not marked; return the exit code."""
+    found = find_unmarked()
+    print("\n".join(found) or "All texts are marked.")  # noqa: T201
+    return 1 if found else 0
+
+
+def find_unmarked() -> list[str]:
+    """Return the unmarked texts, each with its file."""
+    templates = sorted(path for pattern in TEMPLATES for path in Path().glob(pattern))
+    found = [f"{path}: {text}" for path in templates for text in unmarked_in_template(path.read_text())]
+    for name in SCRIPTS:
+        path = Path(f"static/dispatch/{name}.js")
+        found += [f"{path}: {text}" for text in unmarked_in_script(path.read_text())]
+    return found
+
+
+def unmarked_in_template(source: str) -> list[str]:
+    """Return the texts and attributes of a template that stand outside `translate` and `blocktranslate`."""
+    parts, is_inside = [], False
+    for token in Lexer(source).tokenize():
+        if token.token_type is TokenType.TEXT and not is_inside:
+            parts.append(token.contents)
+        elif token.token_type is TokenType.BLOCK:
+            name = token.contents.split()[0]
+            is_inside = name in ("blocktranslate", "comment") or (
+                is_inside and name not in ("endblocktranslate", "endcomment")
+            )
+            # A tag between two words, so that neither joins the other, nor the quotes of an attribute.
+            parts.append(" ")
+        elif token.token_type is TokenType.VAR:
+            parts.append("1")
+    reader = _Reader()
+    reader.feed("".join(parts))
+    reader.close()
+    return [text for text in reader.texts if _is_text(text) and text not in EXAMPLES]
+
+
+def unmarked_in_script(source: str) -> list[str]:
+    """Return the literals of a script that look like texts and stand outside `T.get` and `T.plural`."""
+    code = _MARKED.sub("", _COMMENT.sub("", source))
+    texts = [match[1] or match[2] or "" for match in _LITERAL.finditer(code)]
+    return [text for text in texts if _TEXT.match(text) and not ALLOWED_LITERALS.match(text)]
+
+
+def _is_text(text: str) -> bool:
+    return bool(set(_LETTERS.findall(text)) - ALLOWED)
+
+
+class _Reader(HTMLParser):
+    """Collect the texts that people see or hear."""
+
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.texts: list[str] = []
+        self._hidden: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.texts += self._spoken(attrs)
+        if tag in _HIDDEN:
+            self._hidden.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._hidden and self._hidden[-1] == tag:
+            self._hidden.pop()
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden and data.strip():
+            self.texts.append(" ".join(data.split()))
+
+    def _spoken(self, attrs: list[tuple[str, str | None]]) -> Iterator[str]:
+        return (value for name, value in attrs if name in ATTRIBUTES and value)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
