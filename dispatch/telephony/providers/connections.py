@@ -29,7 +29,7 @@ def shared_client() -> ServiceClient:
         client = _clients[loop] = ServiceClient(
             requests=settings.PROVIDER_REQUESTS,
             per_key=settings.PROVIDER_ACCOUNT_REQUESTS,
-            timeout_s=settings.PROVIDER_TIMEOUT_S,
+            abandon_after_s=settings.PROVIDER_TIMEOUT_S,
             tls=_verification(),
         )
     return client

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
+from django.conf import settings
+
 from dispatch.core.http.client import Response
 from dispatch.core.http.service_client import NotAnswered, NotSent
 from dispatch.core.runtime import reachability
@@ -76,6 +78,7 @@ class CallsEndpoint:
                 self._headers,
                 key=self._key,
                 send_within_s=send_within_s,
+                timeout_s=settings.PROVIDER_TIMEOUT_S,
                 proxy=self._proxy,
             )
         except NotSent as error:
