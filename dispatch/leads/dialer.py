@@ -354,9 +354,11 @@ class Dialer:
 
     def _handle_message(self, message: str) -> None:
         kind, _, pool = message.partition(":")
-        if kind == "line":
+        if kind in (
+            "one",
+            "line",
+        ):  # of a pool with a free line: waking one puller is enough
             self._rotation.release_pause(int(pool))
-        if kind in ("one", "line"):  # a single lead or line: waking one puller is enough
             for which in self._idle:
                 if not self._wakeups[which].is_set():
                     if kind == "one":
