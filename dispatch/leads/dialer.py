@@ -80,6 +80,8 @@ class Dialer:
         self._blocks = True
         self._unsent: dict[int, int] = {}  # call → organization
         self._sending: Counter[int] = Counter()  # requests in threads by organization
+        self._unanswered: Counter[int] = Counter()  # claimed calls without a response by organization
+        self._max_requests: dict[int, int] = {}  # organization → concurrent requests of its provider's client
         self._shares = ThreadShares(settings.LEADS_ASK_THREADS)
         self._rotation = PoolRotation()
 
@@ -196,6 +198,8 @@ class Dialer:
             most = min(fair_share(held, free), self._count_free(), settings.LEADS_BATCH)
             if self._blocks:
                 most = min(most, self._count_request_places(organization_id, claiming, own_claiming))
+            elif max_requests := self._max_requests.get(organization_id):  # as many may wait as are being made
+                most = min(most, 2 * max_requests - self._unanswered[organization_id] - own_claiming)
             if most > 0:
                 self._claiming[index] = organization_id, most
             return most
@@ -218,6 +222,7 @@ class Dialer:
     def _start_requests(self, claimed: ClaimResult) -> None:
         self._add_in_flight(request.call.organization_id for request in claimed.calls)
         self._add_in_flight(question.lead.organization_id for question in claimed.questions)
+        self._unanswered.update(request.call.organization_id for request in claimed.calls)
         self._unsent.update((request.call_id, request.call.organization_id) for request in claimed.calls)
         for request in claimed.calls:
             self._spawn(self._request_call(request, claimed.accounts[request.call.account_id]))
@@ -259,6 +264,7 @@ class Dialer:
                 self._writer.lateness.append(max(0.0, (clock.now() - request.due_at).total_seconds()))
                 outcome = await self._send_request(request, account)
         finally:
+            self._unanswered[request.call.organization_id] -= 1
             self._discard_unsent(request.call_id)
         fault_injection.crash_point("leads.ask.after")
         self._writer.add(RequestResult(request.call_id, request.call, outcome))
@@ -278,6 +284,7 @@ class Dialer:
             log.exception("provider_unusable", account=account.pk)
             return Rejected(False, "", str(error)[:255], "configuration")
         self._blocks = not provider.is_async
+        self._max_requests[request.call.organization_id] = provider.max_requests
         try:
             order = telephony.build_request(request.call, request.call_id, account.provider, 0.0)
             if provider.is_async:
@@ -347,9 +354,11 @@ class Dialer:
 
     def _handle_message(self, message: str) -> None:
         kind, _, pool = message.partition(":")
-        if kind == "line":
+        if kind in (
+            "one",
+            "line",
+        ):  # of a pool with a free line: waking one puller is enough
             self._rotation.release_pause(int(pool))
-        if kind in ("one", "line"):  # a single lead or line: waking one puller is enough
             for which in self._idle:
                 if not self._wakeups[which].is_set():
                     if kind == "one":

@@ -174,7 +174,8 @@ return redis.call('SMEMBERS', rooms)
 """,
 )
 
-# ARGV: the dialers' wakeup channel, then pools. Lines of these pools have become free.
+# ARGV: the dialers' wakeup channel, then pools. Lines of these pools have become free. Wakes dialers only for
+# pools with ready leads: each call that ends frees a line, and most often no lead waits for it.
 LINES_FREED = Script(
     "leads_lines_freed",
     GUARD
@@ -182,7 +183,9 @@ LINES_FREED = Script(
     + """
 for i = 2, #ARGV do
   unblock(ARGV[i])
-  redis.call('PUBLISH', ARGV[1], 'line:' .. ARGV[i])
+  if redis.call('EXISTS', ours .. ':room:' .. ARGV[i]) == 1 then
+    redis.call('PUBLISH', ARGV[1], 'line:' .. ARGV[i])
+  end
 end
 return 1
 """,

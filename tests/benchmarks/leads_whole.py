@@ -25,6 +25,7 @@ from tests.benchmarks.whole_counts import counted, statements
 from tests.support.waiting import wait_until
 
 COUNT, RUNS, DIALERS = int(os.environ.get("BENCH_CALLS", "100")), 3, 2
+REQUESTS = int(os.environ.get("BENCH_REQUESTS", "1000"))
 PLANS = {"busy": "busy call", "accept": "answered call"}
 LONGEST_S = 180.0
 
@@ -43,6 +44,7 @@ def run() -> Iterator[Result]:
                 yield from whole(site, tenants, plan, state)
         for plan in PLANS:
             yield from counts(site, tenants, plan)
+        yield from requests_alone(site, tenants)
 
 
 def whole(site: Site, tenants: list[Tenant], plan: str, state: str) -> Iterator[Result]:
@@ -58,6 +60,22 @@ def whole(site: Site, tenants: list[Tenant], plan: str, state: str) -> Iterator[
     for kind in spent[0]:
         yield from median_and_spread(f"  of which {kind}", [one[kind] for one in spent], "ms")
     yield from median_and_spread(f"{name}: due to end of the last", per_second, "calls/s")
+
+
+def requests_alone(site: Site, tenants: list[Tenant]) -> Iterator[Result]:
+    """Leads that are due at once, until the provider has taken the last call. It reports nothing."""
+    requests.post(f"{site.provider_url}/control/plan/silent", timeout=10)
+    entries = [entry for tenant in tenants for entry in leads_ground.add_leads(tenant, REQUESTS // len(tenants))]
+    calls: Any = Call.objects.filter(purpose="lead", subject_id__in=[entry.lead_id for entry in entries])
+    with site.meter_ours() as meter:
+        began = time.time()
+        leads_ground.put(entries)
+        taken = calls.exclude(submitted_at=None)
+        wait_until(lambda: taken.count() >= REQUESTS, LONGEST_S, lambda: provider_state(site), interval=0.25)
+    took_s = taken.latest("submitted_at").submitted_at.timestamp() - began
+    yield Result("requests alone: due to taken by the provider", REQUESTS / took_s, "calls/s")
+    for kind, cpu in kinds_of(meter.spent).items():
+        yield Result(f"  CPU of {kind}", 1000 * cpu / REQUESTS, "ms")
 
 
 def counts(site: Site, tenants: list[Tenant], plan: str) -> Iterator[Result]:

@@ -26,7 +26,7 @@ TOKEN = "token-of-the-benchmark"  # of every account
 ACTION = re.compile(r'<Gather[^>]* action="([^"]+)"')
 # Seconds after the request for a call until the phone rings, is answered; then until a key, until the end.
 RINGS_S, ANSWERS_S, DECIDES_S, ENDS_S = 0.05, 0.15, 0.1, 0.1
-PLANS = ("accept", "busy")
+PLANS = ("accept", "busy", "silent")
 TRIES = 4
 
 
@@ -104,6 +104,8 @@ class _Call:
         self._fields, self._events, self._sequence = fields, events, itertools.count()
 
     async def play(self, plan: str) -> None:
+        if plan == "silent":
+            return
         await self._report("initiated", "initiated")
         await asyncio.sleep(RINGS_S)
         await self._report("ringing", "ringing")

@@ -107,6 +107,17 @@ def test_the_end_of_the_process_waits_for_requests(ground: Ground) -> None:
     assert ground.requests._alive == 0
 
 
+def test_a_process_without_threads_for_requests_takes_none() -> None:
+    ground = Ground()
+    try:
+        FairThreads.start_threads(0)
+        assert not ground.start(1)
+    finally:
+        FairThreads.start_threads()  # with the usual limits, for other tests
+        FairThreads.stop_threads(PATIENCE)
+        FairThreads._all.remove(ground.requests)
+
+
 def test_without_threads_a_request_is_recorded_at_once() -> None:
     ground = Ground()
     try:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from dispatch.core.runtime.fair_threads import FairThreads
+from dispatch.telephony import providers
 from dispatch.telephony.providers.twilio import Twilio
 from tests.support.waiting import PATIENCE
 
@@ -58,6 +59,7 @@ class BlackHole:
             self._is_open = False
         for client in self._clients:
             client.api.base_url = self._real_url
+        providers.reset_clients()  # others are made, which know the real address
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)  # wakes the thread, and refuses what is in the backlog
         self._listener.close()

@@ -85,6 +85,19 @@ def test_no_more_calls_at_once_than_lines_and_the_next_when_one_ends(floor: Floo
     assert floor.claim().why == "lines_busy"
 
 
+def test_a_free_line_without_a_ready_lead_wakes_nobody(floor: Floor) -> None:
+    floor.use_provider("noop")
+    floor.add_many(5)
+    floor.promote()
+    floor.settle(floor.ask(floor.claim()))
+    heard = subscribe_to(redis_queue.wakeup_channel())
+    services.hang_up(Call.objects.filter(ended_at=None).order_by("pk")[0].pk)
+    floor.add_many(1)
+    floor.promote()
+    assert heard() == [f"one:{floor.pool.pk}"]
+    assert len(floor.dial().calls) == 1
+
+
 def test_reserved_lines_are_not_for_leads(floor: Floor) -> None:
     floor.use_provider("noop")
     floor.number.reserved_for_offers, floor.number.reserved_for_alerts = 2, 1

@@ -5,6 +5,7 @@ The benchmark `leads_pauses` measures how soon.
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -18,7 +19,7 @@ from dispatch.core.models import Event
 from dispatch.leads import loops
 from dispatch.leads.services import switches
 from dispatch.telephony.models import Call
-from dispatch.telephony.providers.base import CallRequest, Outcome
+from dispatch.telephony.providers.base import CallRequest, Outcome, Submitted
 from tests.benchmarks import noop_provider
 from tests.harness.leads import Floor
 from tests.support.waiting import PATIENCE, wait_until
@@ -61,16 +62,29 @@ class Slow(noop_provider.Noop):
         return super().place(order)
 
 
+class SlowAsync(Slow):
+    """The same with an asynchronous client, which makes two requests at a time for an account."""
+
+    is_async = True
+    max_requests = 2
+
+    async def place_async(self, order: CallRequest) -> Outcome:
+        type(self).asked += 1
+        while not self.may_answer.is_set():
+            await asyncio.sleep(0.01)
+        return Submitted(f"SLOW-{order.to}", "completed")
+
+
 def make(account: ProviderAccount) -> Slow:
     """Build the provider; called by name, as in any provider's module."""
-    return Slow("completed")
+    return SlowAsync("completed") if account.provider == "slow-async" else Slow("completed")
 
 
 @pytest.fixture
 def floor(settings: Any) -> Iterator[Floor]:
-    settings.PROVIDER_MODULES = {**noop_provider.MODULES, "slow": __name__}
+    settings.PROVIDER_MODULES = {**noop_provider.MODULES, "slow": __name__, "slow-async": __name__}
     Slow.may_answer.clear()
-    Slow.asked = 0
+    Slow.asked = SlowAsync.asked = 0
     made = Floor(lines=100)
     yield made
     Slow.may_answer.set()
@@ -118,3 +132,17 @@ def test_slow_provider_gets_few_earlier_claims_after_a_pause(floor: Floor, setti
     # what is being requested, what waits for the threads, and what the other puller claimed besides
     assert Slow.asked <= 3 * settings.LEADS_ASK_THREADS
     assert Call.objects.count() == Slow.asked
+
+
+def test_slow_asynchronous_provider_gets_few_earlier_claims_after_a_pause(floor: Floor, settings: Any) -> None:
+    settings.LEADS_ASK_THREADS, settings.CALL_SEND_WINDOW_S = 3, PATIENCE
+    floor.account.provider = "slow-async"
+    floor.account.save()
+    floor.add_many(60)
+    floor.start()
+    wait_until(lambda: SlowAsync.asked >= 4)
+    switches.pause_campaign(floor.campaign.pk, True, actor=SYSTEM)
+    SlowAsync.may_answer.set()
+    wait_until(lambda: "processing" not in floor.outcomes(), message=lambda: str(floor.outcomes()))
+    # the first claims, of a client that is not known yet; as many again as run at once; and a batch of each puller
+    assert Call.objects.count() == SlowAsync.asked <= 3 + 4 * 2

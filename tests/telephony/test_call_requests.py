@@ -302,10 +302,10 @@ def test_a_request_that_was_given_up_is_never_delivered() -> None:
     body = b"x" * 8_000_000
 
     async def give_up(port: int) -> None:
-        client = ServiceClient(requests=1, per_key=1, timeout_s=0.5)
+        client = ServiceClient(requests=1, per_key=1, abandon_after_s=PATIENCE)
         try:
             with pytest.raises(NotAnswered):
-                await client.post(f"http://127.0.0.1:{port}/", body, {}, key=1, send_within_s=1.0)
+                await client.post(f"http://127.0.0.1:{port}/", body, {}, key=1, send_within_s=1.0, timeout_s=0.5)
         finally:
             await client.close()
 

@@ -89,15 +89,15 @@ class _Sending(Lookup):
 class ServiceClient:
     """Send requests in one event loop, at most `requests` at a time and `per_key` of one key.
 
-    A key, such as an account, gets another request only while more are free than it has. `timeout_s` limits one
-    request from its start to the end of its answer. `tls` verifies certificates (default: the system's
+    A key, such as an account, gets another request only while more are free than it has. `abandon_after_s`: for
+    how long the kernel tries to deliver what was sent. `tls` verifies certificates (default: the system's
     authorities).
     """
 
     def __init__(
-        self, *, requests: int, per_key: int, timeout_s: float, tls: ssl.SSLContext | None = None
+        self, *, requests: int, per_key: int, abandon_after_s: float, tls: ssl.SSLContext | None = None
     ) -> None:
-        self._limit, self._timeout_s, self._tls = requests, timeout_s, tls
+        self._limit, self._abandon_after_s, self._tls = requests, abandon_after_s, tls
         self._shares = AsyncShares(requests, per_key)
         self._in_progress = 0
         self._resolver = FairResolver(SystemResolver(), DNS_TTL_S)
@@ -109,10 +109,19 @@ class ServiceClient:
         return self._in_progress
 
     async def post(
-        self, url: str, body: bytes, headers: Mapping[str, str], *, key: int, send_within_s: float, proxy: str = ""
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        *,
+        key: int,
+        send_within_s: float,
+        timeout_s: float,
+        proxy: str = "",
     ) -> Response:
         """Send one POST, once, within `send_within_s` or not at all. Raises NotSent and NotAnswered.
 
+        `timeout_s` covers everything once it has a free connection: resolving, connecting, sending and reading.
         `proxy` is the URL of an HTTP proxy to connect through.
         """
         self._in_progress += 1
@@ -122,7 +131,7 @@ class ServiceClient:
                 await self._wait_for_share(key, send_within_s)
             try:
                 left_s = send_within_s - (time.monotonic() - began)
-                return await self._send(url, body, headers, left_s, proxy)
+                return await self._send(url, body, headers, left_s, timeout_s, proxy)
             finally:
                 self._shares.release(key)
         finally:
@@ -146,12 +155,18 @@ class ServiceClient:
             raise NotSent("the client was closed") from None
 
     async def _send(
-        self, url: str, body: bytes, headers: Mapping[str, str], within_s: float, proxy: str
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str],
+        within_s: float,
+        timeout_s: float,
+        proxy: str,
     ) -> Response:
-        within_s = min(within_s, self._timeout_s)
+        within_s = min(within_s, timeout_s)
         loop = asyncio.get_running_loop()
         start = loop.time()
-        sending = _Sending(send_by=start + within_s, end_by=start + self._timeout_s)
+        sending = _Sending(send_by=start + within_s, end_by=start + timeout_s)
         context = lookups.current.set(sending)
         try:
             async with asyncio.timeout(within_s) as sending.timeout:
@@ -176,7 +191,7 @@ class ServiceClient:
         if self._session is None:
             connector = aiohttp.TCPConnector(
                 resolver=self._resolver,
-                socket_factory=functools.partial(_make_socket, abandoning_options(self._timeout_s)),
+                socket_factory=functools.partial(_make_socket, abandoning_options(self._abandon_after_s)),
                 use_dns_cache=False,  # the resolver caches
                 limit=self._limit,
                 limit_per_host=self._limit,

@@ -182,7 +182,7 @@ class FairThreads:
         for threads in cls._all:
             threads._is_stopping = False
             threads._max_alive = threads._threads if most is None else min(most, threads._threads)
-            threads._shares.limit = threads._slots or threads._max_alive
+            threads._shares.limit = (threads._slots or threads._max_alive) if threads._max_alive else 0
         cls._are_started = True
 
     @classmethod

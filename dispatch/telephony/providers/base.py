@@ -237,6 +237,8 @@ class Provider(ABC):
 
     # Whether the provider implements `place_async`. If not, bulk requests run `place` in threads.
     is_async = False
+    # How many concurrent requests for calls `place_async` makes for an account; 0: any number.
+    max_requests = 0
     # Whether the provider implements `fetch_prices`.
     has_prices = False
 

@@ -29,7 +29,7 @@ def shared_client() -> ServiceClient:
         client = _clients[loop] = ServiceClient(
             requests=settings.PROVIDER_REQUESTS,
             per_key=settings.PROVIDER_ACCOUNT_REQUESTS,
-            timeout_s=settings.PROVIDER_TIMEOUT_S,
+            abandon_after_s=settings.PROVIDER_TIMEOUT_S,
             tls=_verification(),
         )
     return client
@@ -59,4 +59,5 @@ def proxy_of(server: str) -> str:
 def _verification() -> ssl.SSLContext:
     """Return what verifies certificates: the authorities that the provider's SDK uses as well."""
     bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or certifi.where()
-    return ssl.create_default_context(**{"capath" if os.path.isdir(bundle) else "cafile": bundle})
+    is_folder = os.path.isdir(bundle)
+    return ssl.create_default_context(cafile=None if is_folder else bundle, capath=bundle if is_folder else None)

@@ -88,6 +88,7 @@ class Twilio(Provider):
         self._token = account.auth_token
         self._key = (account.api_key_sid, account.api_key_secret) if account.api_key_sid else None
         self._region, self._edge = account.region, account.edge
+        self.max_requests = settings.PROVIDER_ACCOUNT_REQUESTS
         self._made: Client | None = None
         self._calls: CallsEndpoint | None = None
 

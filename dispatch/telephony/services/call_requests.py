@@ -175,13 +175,19 @@ def _claim(call_id: int, in_turn: bool) -> tuple[Call, bool]:
 
 def _prepare(call: Call) -> Callable[[], Coroutine[Any, Any, AnsweredCall]]:
     """Return what requests the call when it is run, and never raises."""
-    provider, order, send_by = _provider_of(call), _order_of(call), call.send_by
+    send_by = call.send_by
     assert send_by is not None
+    try:
+        provider, order = providers.for_account(call.account), _order_of(call)
+        refusal = None
+    except Exception as error:  # nothing is sent
+        log.exception("provider_unusable", account=call.account_id)
+        refusal = Rejected(False, "", str(error)[:255], "configuration", True)
 
     async def request() -> AnsweredCall:
         left_s = (send_by - clock.now()).total_seconds()
-        if isinstance(provider, Rejected):
-            outcome: Outcome = provider
+        if refusal is not None:
+            outcome: Outcome = refusal
         elif left_s <= 0:
             # this process stalled after the claim; nothing was sent, so the call may be claimed again
             outcome = RateLimited(0.0, "the claim expired before the request was sent")
@@ -190,14 +196,6 @@ def _prepare(call: Call) -> Callable[[], Coroutine[Any, Any, AnsweredCall]]:
         return AnsweredCall(call.pk, call.account_id, outcome)
 
     return request
-
-
-def _provider_of(call: Call) -> Provider | Rejected:
-    try:
-        return providers.for_account(call.account)
-    except Exception as error:
-        log.exception("provider_unusable", account=call.account_id)
-        return Rejected(False, "", str(error)[:255], "configuration", True)
 
 
 async def _place(provider: Provider, order: CallRequest) -> Outcome:
