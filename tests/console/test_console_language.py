@@ -15,7 +15,7 @@ from django.utils import translation
 from accounts.models import User
 from dispatch.core import languages
 from tests.support.tenants import Tenant
-from tests.unmarked_texts import unmarked_in_script, unmarked_in_template
+from tests.unmarked_texts import find_unmarked, unmarked_in_script, unmarked_in_template
 
 pytestmark = pytest.mark.django_db
 
@@ -119,7 +119,13 @@ def test_numbers_and_date_inputs_in_spanish_suit_attributes():
 
 
 def test_unmarked_texts_are_found():
-    template = '<b title="{{ a }} is here">{% translate "Jobs" %} of {{ x }}</b><svg><title>Icon</title></svg><kbd>Ctrl</kbd>'
+    template = '<b title="{{ a }} is here">{% translate "Jobs" %} of {{ x }}</b>'
+    template += "<svg><title>Icon</title></svg><kbd>Ctrl</kbd>"
     assert unmarked_in_template(template) == ["1 is here", "of 1"]
-    script = 'D.note("It is gone"); T.get("Marked {a}", { a: f("x") }); x.className = "button plain"; // a comment of words'
+    script = 'D.note("It is gone"); T.get("Marked {a}", { a: f("x") }); x.className = "button plain"'
+    script += " // a comment of words"
     assert unmarked_in_script(script) == ["It is gone"]
+
+
+def test_texts_of_the_console_are_marked():
+    assert find_unmarked() == []
