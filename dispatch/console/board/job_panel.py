@@ -15,6 +15,7 @@ from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.board import technician_picker
 from dispatch.console.board.cards import cards_of, with_card_data
+from dispatch.console.board.reasons import translate_reason
 from dispatch.console.board.thread import build_thread
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
@@ -226,7 +227,7 @@ def _candidates(job: Job) -> list[dict[str, Any]]:
             "rank": row.rank,
             "distance_m": row.distance_m,
             "travel_s": row.travel_s,
-            "reason": row.reason,
+            "reason": translate_reason(row.reason),
             "verdict": _translated(_VERDICTS[row.verdict]),
             "offers": [_offer(offer) for offer in offers.get(row.technician_id, [])],
         }

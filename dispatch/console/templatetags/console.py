@@ -11,6 +11,7 @@ from django.utils.html import format_html, format_html_join, json_script
 from django.utils.safestring import SafeString
 from phonenumber_field.phonenumber import PhoneNumber, to_python
 
+from dispatch.console.board.reasons import translate_reason
 from dispatch.core import clock, languages
 from dispatch.core.languages import gettext as _
 from dispatch.core.script_texts import load_catalog
@@ -132,6 +133,12 @@ def national(phone: object) -> SafeString | str:
     if not isinstance(number, PhoneNumber) or not number.is_valid():
         return str(phone)
     return format_html('<span class="phone" data-copy="{}">{}</span>', number.as_e164, number.as_national)
+
+
+@register.filter
+def reasoned(reason: str) -> str:
+    """Translate why a technician is or is not eligible."""
+    return translate_reason(reason)
 
 
 @register.filter
