@@ -99,7 +99,9 @@ def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
                 view = services.share_view(organization, view_id, user, role)
                 done = _("Everyone in your organization can use “{name}” now.").format(name=view.name)
             case "delete":
-                done = f"View “{services.delete_view(organization, view_id, user, role)}” deleted."
+                done = _("View “{name}” deleted.").format(
+                    name=services.delete_view(organization, view_id, user, role)
+                )
             case "default":
                 chosen = services.choose_default(organization, user, view_id)
                 done = _("Your board opens with “{name}”.").format(name=chosen)
