@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
+from html import unescape
 from typing import Any
 
 import pytest
@@ -13,9 +14,17 @@ from django.urls import reverse
 from django.utils import translation
 
 from accounts.models import User
-from dispatch.core import languages
+from dispatch.console.board.reasons import translate_reason
+from dispatch.core import events, languages
+from dispatch.core.models import Event
+from dispatch.jobs import services
+from dispatch.jobs.models import Candidate
+from notifications.consumers import NotificationsConsumer
+from notifications.models import Notification
+from tests.harness.jobs import MARIA, Floor
+from tests.support import factories as make
 from tests.support.tenants import Tenant
-from tests.unmarked_texts import unmarked_in_script, unmarked_in_template
+from tests.unmarked_texts import find_unmarked, unmarked_in_script, unmarked_in_template
 
 pytestmark = pytest.mark.django_db
 
@@ -119,7 +128,92 @@ def test_numbers_and_date_inputs_in_spanish_suit_attributes():
 
 
 def test_unmarked_texts_are_found():
-    template = '<b title="{{ a }} is here">{% translate "Jobs" %} of {{ x }}</b><svg><title>Icon</title></svg><kbd>Ctrl</kbd>'
+    template = '<b title="{{ a }} is here">{% translate "Jobs" %} of {{ x }}</b>'
+    template += "<svg><title>Icon</title></svg><kbd>Ctrl</kbd>"
     assert unmarked_in_template(template) == ["1 is here", "of 1"]
-    script = 'D.note("It is gone"); T.get("Marked {a}", { a: f("x") }); x.className = "button plain"; // a comment of words'
+    script = 'D.note("It is gone"); T.get("Marked {a}", { a: f("x") }); x.className = "button plain"'
+    script += " // a comment of words"
     assert unmarked_in_script(script) == ["It is gone"]
+
+
+def test_texts_of_the_console_are_marked():
+    assert find_unmarked() == []
+
+
+ENGLISH = re.compile(
+    r"\b(?:the|your|with|waiting|assigned|nobody|technicians?|jobs?|ago|claimed|needs|not|and|of|from|is|are)\b",
+    re.I,
+)
+# What people or Django's settings wrote.
+NAMES = re.compile(r"Water heater repair|Time zone|<script.*?</script>|<style.*?</style>|<code>.*?</code>", re.S)
+
+
+def test_spanish_pages_have_no_english_sentences(floor: Floor, browser: Browser):
+    ann, _bob = floor.crew("Ann", "Bob")
+    job = floor.started()
+    services.pause(job.pk, actor=MARIA, note="Llave en la puerta")
+    far = floor.submit(address="100 N Central Ave, Phoenix, AZ 85004")
+    floor.work()
+    client = browser(speak(make.admin(floor.organization, "Dana"), "es"))
+    panel = reverse("console:job", args=[job.pk])
+    paths = [
+        reverse("console:board"),
+        f"{reverse('console:board')}?job={job.pk}&map=1",
+        reverse("console:timeline"),
+        f"{reverse('console:timeline')}?days=7",
+        reverse("console:new_job"),
+        SETTINGS,
+        reverse("console:notifications"),
+        *(f"{panel}act/{action}/" for action in ("assign", "resume", "cancel", "correct", "call-next")),
+    ]
+    assert far.pk
+    for path in paths:
+        answer = client.get(path)
+        assert answer.status_code == 200, path
+        visible = NAMES.sub("", answer.content.decode())
+        said = unescape(" ".join(re.sub(r"<[^>]+>", " ", visible[visible.find("<body") :]).split()))
+        found = ENGLISH.search(said)
+        assert not found, (path, said[max(0, found.start() - 60) : found.end() + 60])
+
+
+def test_socket_and_api_send_notifications_in_the_page_s_language(ours: Tenant, client: Client):
+    event = events.append(ours.organization.pk, "job.cannot_make_it", 12)
+    row = Notification.objects.create(
+        organization=ours.organization,
+        user=ours.dispatcher,
+        event_id=event.pk,
+        kind="job.cannot_make_it",
+        subject_type="job",
+        subject_id=12,
+        title="Job 12: Bob can't make it",
+    )
+    ours.sign_in(client, speak(ours.dispatcher, "es"))
+    shown = client.get(f"/api/v1/notifications/{row.pk}/").json()
+    assert shown["title"] == "Un técnico no puede ir. Trabajo 12"
+    speak(ours.dispatcher, "en")
+    assert client.get(f"/api/v1/notifications/{row.pk}/").json()["title"] == row.title
+    socket = NotificationsConsumer()
+    socket.language = "es"
+    assert socket._serialize([row])[0]["title"] == "Un técnico no puede ir. Trabajo 12"
+    assert languages.active() == "en"
+
+
+def test_what_a_spanish_dispatcher_does_is_stored_in_english(floor: Floor, browser: Browser):
+    (ann,) = floor.crew("Ann")
+    job = floor.started()
+    client = browser(speak(make.dispatcher(floor.organization, "Dana"), "es"))
+    sent = {"version": floor.job(job).version, "technician": ann.pk, "confirm_unfit": "on"}
+    client.post(reverse("console:act", args=[job.pk, "assign"]), sent)
+    assert floor.job(job).technician == ann
+    stored = " ".join(str(event.data) for event in Event.objects.filter(organization=floor.organization))
+    stored += " ".join(Candidate.objects.filter(job=job).values_list("reason", flat=True))
+    assert not re.search(r"calificado|asignado|técnico|trabajo|fuera de", stored), stored
+
+
+def test_reasons_are_translated_by_parts():
+    with languages.override("es"):
+        assert translate_reason("4.2 mi, qualified") == "4.2 mi, calificado"
+        assert translate_reason("off shift until Mon 07:00") == "fuera de turno hasta el lun 07:00"
+        assert translate_reason("missing skill: gas, HVAC") == "falta la habilidad: gas, HVAC"
+        assert translate_reason("something else") == "something else"
+    assert translate_reason("off duty") == "off duty"

@@ -11,6 +11,8 @@ from accounts.models import Organization
 from dispatch.console.board.cards import state_of, with_card_data
 from dispatch.console.board.filters import Filters
 from dispatch.core import clock
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import ngettext
 from dispatch.jobs import policies
 from dispatch.jobs.action_forms import allowed_actions
 from dispatch.jobs.models import Candidate, Job, Offer
@@ -79,14 +81,16 @@ def tile_origin(address: str) -> str:
 def describe_technician(technician: Technician) -> tuple[str, str]:
     """Return the tone and the state of a technician in words."""
     if technician.live_offer_id:
-        return "calling", "being called"
+        return "calling", _("being called")
     if not technician.on_duty:
-        return "off", "off duty"
+        return "off", _("off duty")
     if technician.auto_paused_at:
-        return "late", "auto-paused"
+        return "late", _("auto-paused")
     if technician.open_jobs:
-        return "plain", f"{technician.open_jobs} open job{'' if technician.open_jobs == 1 else 's'}"
-    return "good", "available"
+        return "plain", ngettext("{count} open job", "{count} open jobs", technician.open_jobs).format(
+            count=technician.open_jobs
+        )
+    return "good", _("available")
 
 
 def position_age(technician: Technician) -> int:
