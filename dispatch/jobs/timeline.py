@@ -14,7 +14,7 @@ from dispatch.core import languages
 from dispatch.core.models import Event
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules.phrases import join_names
-from dispatch.jobs.timeline_phrases import translate_event
+from dispatch.jobs.timeline_phrases import translate_actor, translate_event
 from dispatch.technicians.rules import road_words
 from dispatch.telephony.models import Call, Text
 
@@ -344,7 +344,7 @@ def describe_event(event: Event) -> Entry:
         subject_id=event.subject_id,
         actor_type=event.actor_type,
         actor_id=event.actor_id,
-        actor_label=event.actor_label,
+        actor_label=translate_actor(event.actor_label),
         did=_in_other_language(event)
         or (words(event.data) if words else event.kind.replace(".", ": ").replace("_", " ")),
         tone=_TONES.get(event.kind, "plain"),

@@ -112,10 +112,18 @@ _OWN = {
     "job.running_late": mark("is running late {minutes} min"),
 }
 
+# Actors that are no people, and so have no name.
+_ACTORS = frozenset({mark("Phone provider"), mark("Customer")})
+
 
 class _Values(dict[str, Any]):
     def __missing__(self, name: str) -> str:
         return "—"
+
+
+def translate_actor(label: str) -> str:
+    """Return the label of an actor in the active language. A name stays as it is."""
+    return gettext(label) if label in _ACTORS else label
 
 
 def translate_event(kind: str, data: Mapping[str, Any], who: str, *, is_own: bool) -> str:

@@ -8,10 +8,9 @@ import pytest
 from django.test import Client
 
 from accounts.models import User
-from tests.jobs.conftest import floor
 from tests.support.tenants import ours, world
 
-__all__ = ["floor", "ours", "world"]
+__all__ = ["ours", "world"]
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable
-from html import unescape
 from typing import Any
 
 import pytest
@@ -16,13 +15,8 @@ from django.utils import translation
 from accounts.models import User
 from dispatch.console.board.reasons import translate_reason
 from dispatch.core import events, languages
-from dispatch.core.models import Event
-from dispatch.jobs import services
-from dispatch.jobs.models import Candidate
 from notifications.consumers import NotificationsConsumer
 from notifications.models import Notification
-from tests.harness.jobs import MARIA, Floor
-from tests.support import factories as make
 from tests.support.tenants import Tenant
 from tests.unmarked_texts import find_unmarked, unmarked_in_script, unmarked_in_template
 
@@ -140,42 +134,6 @@ def test_texts_of_the_console_are_marked():
     assert find_unmarked() == []
 
 
-ENGLISH = re.compile(
-    r"\b(?:the|your|with|waiting|assigned|nobody|technicians?|jobs?|ago|claimed|needs|not|and|of|from|is|are)\b",
-    re.I,
-)
-# What people or Django's settings wrote.
-NAMES = re.compile(r"Water heater repair|Time zone|<script.*?</script>|<style.*?</style>|<code>.*?</code>", re.S)
-
-
-def test_spanish_pages_have_no_english_sentences(floor: Floor, browser: Browser):
-    ann, _bob = floor.crew("Ann", "Bob")
-    job = floor.started()
-    services.pause(job.pk, actor=MARIA, note="Llave en la puerta")
-    far = floor.submit(address="100 N Central Ave, Phoenix, AZ 85004")
-    floor.work()
-    client = browser(speak(make.admin(floor.organization, "Dana"), "es"))
-    panel = reverse("console:job", args=[job.pk])
-    paths = [
-        reverse("console:board"),
-        f"{reverse('console:board')}?job={job.pk}&map=1",
-        reverse("console:timeline"),
-        f"{reverse('console:timeline')}?days=7",
-        reverse("console:new_job"),
-        SETTINGS,
-        reverse("console:notifications"),
-        *(f"{panel}act/{action}/" for action in ("assign", "resume", "cancel", "correct", "call-next")),
-    ]
-    assert far.pk
-    for path in paths:
-        answer = client.get(path)
-        assert answer.status_code == 200, path
-        visible = NAMES.sub("", answer.content.decode())
-        said = unescape(" ".join(re.sub(r"<[^>]+>", " ", visible[visible.find("<body") :]).split()))
-        found = ENGLISH.search(said)
-        assert not found, (path, said[max(0, found.start() - 60) : found.end() + 60])
-
-
 def test_socket_and_api_send_notifications_in_the_page_s_language(ours: Tenant, client: Client):
     event = events.append(ours.organization.pk, "job.cannot_make_it", 12)
     row = Notification.objects.create(
@@ -196,18 +154,6 @@ def test_socket_and_api_send_notifications_in_the_page_s_language(ours: Tenant, 
     socket.language = "es"
     assert socket._serialize([row])[0]["title"] == "Un técnico no puede ir. Trabajo 12"
     assert languages.active() == "en"
-
-
-def test_what_a_spanish_dispatcher_does_is_stored_in_english(floor: Floor, browser: Browser):
-    (ann,) = floor.crew("Ann")
-    job = floor.started()
-    client = browser(speak(make.dispatcher(floor.organization, "Dana"), "es"))
-    sent = {"version": floor.job(job).version, "technician": ann.pk, "confirm_unfit": "on"}
-    client.post(reverse("console:act", args=[job.pk, "assign"]), sent)
-    assert floor.job(job).technician == ann
-    stored = " ".join(str(event.data) for event in Event.objects.filter(organization=floor.organization))
-    stored += " ".join(Candidate.objects.filter(job=job).values_list("reason", flat=True))
-    assert not re.search(r"calificado|asignado|técnico|trabajo|fuera de", stored), stored
 
 
 def test_reasons_are_translated_by_parts():

@@ -46,7 +46,7 @@ def test_two_dispatchers_follow_one_job_each_in_their_language(floor: Floor, sig
     expect(page.locator("#attention-title")).to_have_text("Requiere atención")
     without_english(page, ".top, #health, .bar, #lists, #crew-slot")
     row, other = (at.locator(f'[data-id="job-{job.pk}"]') for at in (page, theirs))
-    expect(row).to_contain_text("Ningún técnico calificado cerca")
+    expect(row).to_contain_text("No hay un técnico calificado cerca")
     expect(other).to_contain_text("No qualified technician nearby")
     row.get_by_role("button", name="Tomar").click()
     expect(row).to_contain_text("Lo tiene usted")
