@@ -142,15 +142,18 @@ def render_call(prompt: str, row: Notification) -> tuple[str, ...]:
     return tuple(line.strip() for line in lines if line.strip())
 
 
-def title_and_body(row: Notification) -> tuple[str, str]:
+def title_and_body(row: Notification | Alert) -> tuple[str, str]:
     """Return the title and the details in the active language."""
     if languages.is_english():
         return row.title, row.body
     return _translated_title(row), row.body if row.kind in KINDS_WITH_PLAIN_DETAILS else ""
 
 
-def outcome_of(row: Notification) -> str:
-    """Return how the cause of an alert ended. Outcomes are stored in English; another language says that it did."""
+def outcome_of(row: Notification | Alert) -> str:
+    """Return how the cause of an alert ended.
+
+    Outcomes are stored in English. Another language only says that it ended.
+    """
     return row.settled_how if languages.is_english() or not row.settled_how else _("Resolved")
 
 
@@ -159,7 +162,7 @@ def title_of(row: Notification) -> str:
     return title_and_body(row)[0]
 
 
-def _translated_title(row: Notification) -> str:
+def _translated_title(row: Notification | Alert) -> str:
     """Return the translated name of the kind of event, with the number of its job and why the job is pending."""
     rule = BY_KIND.get(row.kind)
     parts = [_(rule.label) if rule else ""]
@@ -168,7 +171,7 @@ def _translated_title(row: Notification) -> str:
     return ". ".join(part for part in parts if part)
 
 
-def _translated_reason(row: Notification) -> str:
+def _translated_reason(row: Notification | Alert) -> str:
     """Return why the job is pending, in the active language. Empty for any other kind of event."""
     if row.kind != "job.pending" or not row.event_id:
         return ""

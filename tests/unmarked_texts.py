@@ -1,4 +1,4 @@
-"""List the texts of templates and scripts that people see and that are not marked: `python -m tests.unmarked_texts`."""
+"""List unmarked texts of templates and scripts that people see: `python -m tests.unmarked_texts`."""
 
 from __future__ import annotations
 
@@ -32,12 +32,27 @@ TEMPLATES = (
     "templates/usersessions/*.html",
 )
 SCRIPTS = (
-    "alerts", "board", "keys", "live", "map", "new_job", "outbox", "page", "passkeys", "press", "reports", "select",
-    "timeline", "tour",
+    "alerts", "board", "keys", "live", "map", "new_job", "outbox", "page", "passkeys", "press", "reports",
+    "select", "timeline", "tour",
 )  # fmt: skip
 # Names, units, keys and examples, which no language changes.
 ALLOWED = frozenset(
-    {"Dispatch", "CSV", "PNG", "Esc", "Enter", "HTTP", "POST", "STOP", "START", "URL", "Webhook", "webhook-id"}
+    {
+        "Dispatch",
+        "CSV",
+        "PNG",
+        "Esc",
+        "Enter",
+        "HTTP",
+        "POST",
+        "STOP",
+        "START",
+        "URL",
+        "Webhook",
+        "min",
+        "phones",
+        "webhook-id",
+    }
 )
 EXAMPLES = frozenset(
     {
@@ -57,7 +72,7 @@ _COMMENT = re.compile(r"/\*.*?\*/|(?<![:\"'])//[^\n]*", re.DOTALL)
 # Literals of scripts that are no texts: names of keys, of interfaces and of headers.
 ALLOWED_LITERALS = re.compile(
     r"^(?:Arrow\w+|Escape|Enter|Home|End|Tab|Delete|Page\w+|Shift|TEXTAREA|X-[\w-]+|HX-[\w-]+|Content-Type|"
-    r"Accept(?:-Language)?|Error|HTTP |DOMContentLoaded)$"
+    r"Accept(?:-Language)?|Error|HTTP |DOMContentLoaded|Notification|button plain .*|map tiles card)$"
 )
 
 

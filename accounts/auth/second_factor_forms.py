@@ -55,7 +55,7 @@ class _CodeField(forms.CharField):
                 "inputmode": "numeric",
             }
         )
-        super().__init__(label="Code", max_length=MAX_CODE_LENGTH, widget=widget, **kwargs)
+        super().__init__(label=_("Code"), max_length=MAX_CODE_LENGTH, widget=widget, **kwargs)
 
     def clean(self, value: Any) -> str:
         code: str = "".join(super().clean(value).split()).replace("-", "")

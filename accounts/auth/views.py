@@ -44,6 +44,10 @@ class SignInForm(AuthenticationForm):
     Django's form only shows its limit of the e-mail address.
     """
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.fields["username"].label = _("Email")
+
     def clean_username(self) -> str:
         return self._check_length("username", self.fields["username"].max_length)
 

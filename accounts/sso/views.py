@@ -145,7 +145,7 @@ def finish_sign_in(request: HttpRequest, pk: int) -> HttpResponse:
         return _show_trial(request, provider, identity.claims)
     if not (provider.is_active and provider.organization.is_active):
         return _render_failure(
-            request, provider, SignInFailed(_("Single sign-on is turned off for this organization."))
+            request, provider, SignInFailed(str(_("Single sign-on is turned off for this organization.")))
         )
     return _sign_in(request, provider, identity.claims, identity.state.get("next"))
 

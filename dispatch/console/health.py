@@ -18,6 +18,8 @@ from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.core.db import write_probe
 from dispatch.core.events import horizon, quarantine, readers
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.core.redis import state
 from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, client
 from dispatch.core.runtime import leader_election, reachability
@@ -29,7 +31,7 @@ from dispatch.telephony.models import Call
 
 CACHED_S = 2.0
 # Reader of the event log → the name of its deliveries.
-READERS = {"notifications": "notifications", "outbox": "messages to endpoints"}
+READERS = {"notifications": mark("notifications"), "outbox": mark("messages to endpoints")}
 MAX_HEALTHY_QUEUE = 100
 MAX_NAMED = 2
 _cached: dict[int, tuple[float, Health]] = {}
@@ -72,10 +74,17 @@ class Health:
         return "bad" if not self.workers or self.queues_without_worker else ""
 
     @property
+    def delayed(self) -> str:
+        """Return what is behind the event log, in the active language."""
+        return ", ".join(_(name) for name in self.lagging)
+
+    @property
     def unserved(self) -> str:
         """Return the names of the first few queues without a worker, and the number of the others."""
         more = len(self.queues_without_worker) - MAX_NAMED
-        return ", ".join(self.queues_without_worker[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+        return ", ".join(self.queues_without_worker[:MAX_NAMED]) + (
+            _(" and {count} more").format(count=more) if more > 0 else ""
+        )
 
     @property
     def queue_tone(self) -> str:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from django.http import HttpRequest
 from django.urls import NoReverseMatch, reverse
 
+from dispatch.core.languages import mark
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -19,11 +21,11 @@ class Entry:
 
 
 ENTRIES = (
-    Entry("board", "Board", "console:board", "board"),
-    Entry("leads", "Leads", "console:leads", "phone"),
-    Entry("outbox", "Outbox", "console:outbox", "outbox"),
-    Entry("schedules", "Schedules", "console:schedules", "clock"),
-    Entry("reports", "Reports", "console:reports", "chart"),
+    Entry("board", mark("Board"), "console:board", "board"),
+    Entry("leads", mark("Leads"), "console:leads", "phone"),
+    Entry("outbox", mark("Outbox"), "console:outbox", "outbox"),
+    Entry("schedules", mark("Schedules"), "console:schedules", "clock"),
+    Entry("reports", mark("Reports"), "console:reports", "chart"),
 )
 
 

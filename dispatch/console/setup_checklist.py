@@ -9,6 +9,7 @@ from django.urls import reverse
 
 from accounts.models import ApiKey, Membership, Organization
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
+from dispatch.core.languages import mark
 from dispatch.jobs.models import PublicForm, ServiceType, Submission
 from dispatch.technicians.models import Technician
 from notifications.services import alert_reach
@@ -30,38 +31,38 @@ def load_checklist(organization: Organization) -> list[SetupStep]:
         return []
     steps = [
         SetupStep(
-            "Connect a phone provider account",
-            "Calls and texts are made with its credentials.",
+            mark("Connect a phone provider account"),
+            mark("Calls and texts are made with its credentials."),
             reverse("admin:capacity_provideraccount_add"),
             _exists(ProviderAccount.objects.of(organization).filter(is_active=True)),
         ),
         SetupStep(
-            "Add a caller number",
-            "Technicians are called from it.",
+            mark("Add a caller number"),
+            mark("Technicians are called from it."),
             reverse("admin:capacity_outboundnumber_add"),
             _exists(OutboundNumber.objects.of(organization).filter(is_paused=False)),
         ),
         SetupStep(
-            "Add technicians",
-            "One by one, or from a CSV file.",
+            mark("Add technicians"),
+            mark("One by one, or from a CSV file."),
             reverse("admin:technicians_technician_changelist"),
             _exists(Technician.objects.of(organization).filter(is_active=True)),
         ),
         SetupStep(
-            "Set up a form",
-            "Add the services that you offer, and switch on the public form or create an API key.",
+            mark("Set up a form"),
+            mark("Add the services that you offer, and switch on the public form or create an API key."),
             reverse("admin:jobs_servicetype_changelist"),
             _exists(ServiceType.objects.of(organization).filter(is_active=True)) and _has_entrance(organization),
         ),
         SetupStep(
-            "Invite a colleague",
-            "Alerts escalate to them if you are away.",
+            mark("Invite a colleague"),
+            mark("Alerts escalate to them if you are away."),
             reverse("admin:accounts_membership_add"),
             Membership.objects.of(organization).filter(is_active=True).count() > 1,
         ),
         SetupStep(
-            "Confirm a phone for alerts",
-            "Until someone does, alerts reach people only by email.",
+            mark("Confirm a phone for alerts"),
+            mark("Until someone does, alerts reach people only by email."),
             reverse("console:notification_choices"),
             alert_reach.reaches_somebody(organization.pk),
         ),

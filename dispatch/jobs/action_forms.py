@@ -14,6 +14,8 @@ from django.utils.text import normalize_newlines
 from phonenumber_field.formfields import PhoneNumberField
 
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark, ngettext
 from dispatch.jobs import services
 from dispatch.jobs.models import Job, Offer, Priority
 from dispatch.jobs.rules import Action, actions_in
@@ -27,23 +29,23 @@ from dispatch.technicians.models import Technician
 
 # action → button, title of the form, whether it is dangerous
 BUTTONS: dict[Action, tuple[str, str, bool]] = {
-    Action.ASSIGN: ("Assign…", "Assign this job", False),
-    Action.DISPATCH_AGAIN: ("Call technicians again…", "Call technicians again", False),
-    Action.CALL_NEXT: ("Call next now…", "Call the next technician now", False),
-    Action.EXTEND: ("Give more time…", "Give the technician more time", False),
-    Action.PAUSE: ("Pause…", "Pause this job", False),
-    Action.RESUME: ("Resume…", "Resume this job", False),
-    Action.CORRECT: ("Correct…", "Correct this job", False),
-    Action.CANNOT_MAKE_IT: ("Can't make it…", "The technician can't make it", True),
-    Action.CANCEL: ("Cancel job…", "Cancel this job", True),
-    Action.ON_THE_WAY: ("On the way…", "The technician is on the way", False),
-    Action.REPORT_LATE: ("Running late…", "The technician is running late", False),
-    Action.MARK_STARTED: ("Mark started…", "The technician has started", False),
-    Action.REOPEN: ("Reopen…", "Reopen this job", False),
-    Action.COMPLETE: ("Complete…", "Mark this job as completed", False),
-    Action.MERGE_DUPLICATE: ("Merge…", "Merge this job into the other one", True),
-    Action.TECHNICIAN_TOLD: ("I told them…", "The technician knows of the change", False),
-    Action.NOT_A_DUPLICATE: ("Not a duplicate…", "This is not a duplicate", False),
+    Action.ASSIGN: (mark("Assign…"), mark("Assign this job"), False),
+    Action.DISPATCH_AGAIN: (mark("Call technicians again…"), mark("Call technicians again"), False),
+    Action.CALL_NEXT: (mark("Call next now…"), mark("Call the next technician now"), False),
+    Action.EXTEND: (mark("Give more time…"), mark("Give the technician more time"), False),
+    Action.PAUSE: (mark("Pause…"), mark("Pause this job"), False),
+    Action.RESUME: (mark("Resume…"), mark("Resume this job"), False),
+    Action.CORRECT: (mark("Correct…"), mark("Correct this job"), False),
+    Action.CANNOT_MAKE_IT: (mark("Can't make it…"), mark("The technician can't make it"), True),
+    Action.CANCEL: (mark("Cancel job…"), mark("Cancel this job"), True),
+    Action.ON_THE_WAY: (mark("On the way…"), mark("The technician is on the way"), False),
+    Action.REPORT_LATE: (mark("Running late…"), mark("The technician is running late"), False),
+    Action.MARK_STARTED: (mark("Mark started…"), mark("The technician has started"), False),
+    Action.REOPEN: (mark("Reopen…"), mark("Reopen this job"), False),
+    Action.COMPLETE: (mark("Complete…"), mark("Mark this job as completed"), False),
+    Action.MERGE_DUPLICATE: (mark("Merge…"), mark("Merge this job into the other one"), True),
+    Action.TECHNICIAN_TOLD: (mark("I told them…"), mark("The technician knows of the change"), False),
+    Action.NOT_A_DUPLICATE: (mark("Not a duplicate…"), mark("This is not a duplicate"), False),
 }
 # The fields of a correction.
 CORRECTED = (
@@ -75,10 +77,16 @@ def allowed_actions(job: Job, *, ringing: bool) -> list[Action]:
 def button_of(action: Action, job: Job) -> tuple[str, str, bool]:
     """Return `BUTTONS` of the action, in the words for this job."""
     if action is Action.CALL_NEXT and job.waiting_for in _HELD:
-        return ("Call now…", "Call technicians now", False)
+        return (_("Call now…"), _("Call technicians now"), False)
     if action is Action.MERGE_DUPLICATE:
-        return (f"Merge into #{job.duplicate_of_id}…", f"Merge this job into job {job.duplicate_of_id}", True)
-    return BUTTONS[action]
+        other = job.duplicate_of_id
+        return (
+            _("Merge into #{job}…").format(job=other),
+            _("Merge this job into job {job}").format(job=other),
+            True,
+        )
+    button, title, is_dangerous = BUTTONS[action]
+    return _(button), _(title), is_dangerous
 
 
 class ActionForm(forms.Form):
@@ -95,39 +103,54 @@ class ActionForm(forms.Form):
         if action is Action.ASSIGN:
             technicians = Technician.objects.of(job.organization_id).filter(is_active=True).order_by("name")
             self.fields["technician"] = forms.ModelChoiceField(
-                queryset=technicians, empty_label="Choose a technician"
+                queryset=technicians, empty_label=_("Choose a technician")
             )
             self.fields["confirm_unfit"] = forms.BooleanField(
                 required=False,
-                label="Assign anyway",
-                help_text="Even if off duty, too far away or at their limit.",
+                label=_("Assign anyway"),
+                help_text=_("Even if off duty, too far away or at their limit."),
             )
             if "window_day" in (self.data or self.initial):  # dropped at a time on the timeline
                 add_window_fields(self, job.organization.time_zone, job.arrival_window)
         if action is Action.DISPATCH_AGAIN:
             self.fields["address"] = forms.CharField(
-                required=False, max_length=300, initial=job.address, help_text="Correct the address if it's wrong."
+                label=_("Address"),
+                required=False,
+                max_length=300,
+                initial=job.address,
+                help_text=_("Correct the address if it's wrong."),
             )
         if action is Action.CORRECT:
-            self.fields["address"] = forms.CharField(required=False, max_length=300, initial=job.address)
+            self.fields["address"] = forms.CharField(
+                label=_("Address"), required=False, max_length=300, initial=job.address
+            )
             self.fields["customer_name"] = forms.CharField(
-                max_length=120, initial=job.customer_name, label="Customer's name"
+                max_length=120, initial=job.customer_name, label=_("Customer's name")
             )
             self.fields["customer_phone"] = PhoneNumberField(
-                initial=job.customer_phone, region=job.organization.default_region, label="Customer's phone"
+                initial=job.customer_phone, region=job.organization.default_region, label=_("Customer's phone")
             )
             self.fields["priority"] = forms.TypedChoiceField(
-                choices=Priority.choices, coerce=int, empty_value=None, required=False, initial=job.priority
+                choices=[(value, _(label)) for value, label in Priority.choices],
+                label=_("Priority"),
+                coerce=int,
+                empty_value=None,
+                required=False,
+                initial=job.priority,
             )
             add_window_fields(self, job.organization.time_zone, job.arrival_window)
             self.fields["expected_minutes"] = forms.IntegerField(
-                min_value=5, max_value=1440, required=False, initial=job.expected_minutes, label="Minutes of work"
+                min_value=5,
+                max_value=1440,
+                required=False,
+                initial=job.expected_minutes,
+                label=_("Minutes of work"),
             )
             self.fields["notes"] = forms.CharField(
                 max_length=4000,
                 required=False,
                 initial=job.notes,
-                label="Notes about the job",
+                label=_("Notes about the job"),
                 widget=forms.Textarea({"rows": 3}),
             )
             self.fields["seen"] = forms.CharField(
@@ -135,33 +158,33 @@ class ActionForm(forms.Form):
             )
         if action is Action.EXTEND:
             self.fields["seconds"] = forms.IntegerField(
-                min_value=1, max_value=3600, initial=120, label="Extra seconds"
+                min_value=1, max_value=3600, initial=120, label=_("Extra seconds")
             )
         if action is Action.ON_THE_WAY:
             self.fields["eta_minutes"] = forms.IntegerField(
-                min_value=1, max_value=MAX_ETA_MINUTES, required=False, label="Minutes until they arrive"
+                min_value=1, max_value=MAX_ETA_MINUTES, required=False, label=_("Minutes until they arrive")
             )
         if action is Action.REPORT_LATE:
             self.fields["minutes"] = forms.IntegerField(
-                min_value=1, max_value=MAX_LATE_MINUTES, initial=20, label="Minutes late"
+                min_value=1, max_value=MAX_LATE_MINUTES, initial=20, label=_("Minutes late")
             )
         if action is Action.TECHNICIAN_TOLD:
             uninformed = {notice.technician_id: notice.technician.name for notice in find_uninformed(job)}
             if len(uninformed) > 1:
                 self.fields["who_knows"] = forms.TypedChoiceField(
-                    choices=[("", "All of them"), *uninformed.items()],
+                    choices=[("", _("All of them")), *uninformed.items()],
                     coerce=int,
                     empty_value=None,
                     required=False,
-                    label="Who knows",
+                    label=_("Who knows"),
                 )
         if action is Action.CANCEL:
             self.fields["reason"] = forms.CharField(
-                max_length=500, label="Reason", widget=forms.Textarea({"rows": 2})
+                max_length=500, label=_("Reason"), widget=forms.Textarea({"rows": 2})
             )
         else:
             self.fields["note"] = forms.CharField(
-                max_length=500, required=False, label="Note", widget=forms.Textarea({"rows": 2})
+                max_length=500, required=False, label=_("Note"), widget=forms.Textarea({"rows": 2})
             )
 
     def clean(self) -> dict[str, Any]:
@@ -282,12 +305,12 @@ def describe_consequence(action: Action, job: Job) -> str:
     """Return a sentence that says what the action will do."""
     live = job.offers.filter(status=Offer.Status.PENDING).select_related("technician").order_by("slot")
     called = join_names(offer.technician.name for offer in live) if live else ""
-    hangs_up = f" and hangs up on {called}" if called else ""
-    name = job.technician.name if job.technician else "the technician"
+    hangs_up = _(" and hangs up on {names}").format(names=called) if called else ""
+    name = job.technician.name if job.technician else _("the technician")
     if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.QUIET_HOURS:
-        return "Starts calling technicians now, although it's quiet hours."
+        return _("Starts calling technicians now, although it's quiet hours.")
     if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.WINDOW:
-        return "Starts calling technicians now, although the arrival window is later."
+        return _("Starts calling technicians now, although the arrival window is later.")
     if action is Action.TECHNICIAN_TOLD:
         found = find_uninformed(job)
         known = [f"{notice.technician.name} knows that {notice.get_news_display()}" for notice in found]
@@ -301,23 +324,47 @@ def describe_consequence(action: Action, job: Job) -> str:
         why = "when quiet hours end" if hold[0] == Job.WaitingFor.QUIET_HOURS else "in time for the arrival window"
         return f"Removes {name} from this job. Technicians are called from {hold[1]}, {why}."
     return {
-        Action.ASSIGN: f"Assigns the job to the technician you choose{hangs_up}.",
-        Action.DISPATCH_AGAIN: "Calls everyone available now, except technicians who declined or can't make it.",
-        Action.CALL_NEXT: f"Calls the next technician{'s' if len(live) > 1 else ''} immediately{hangs_up}.",
-        Action.EXTEND: f"Gives {called or 'the technician'} more time to answer.",
-        Action.PAUSE: f"Stops calling{hangs_up}. Calling continues when you resume the job.",
-        Action.RESUME: "Continues calling from the next technician.",
-        Action.CORRECT: "Changes the job"
-        + (f" and notifies {name} of a new address, phone or arrival window." if job.technician else ".")
-        + (f" A new address or window starts the calls over{hangs_up}." if job.status == "dispatching" else ""),
-        Action.CANNOT_MAKE_IT: f"Removes {name} from this job and calls the technicians available now.",
-        Action.CANCEL: f"Cancels the job{hangs_up}." + (f" Notifies {name}." if job.technician else ""),
-        Action.ON_THE_WAY: f"Records that {name} is on the way. The customer's page shows it.",
-        Action.REPORT_LATE: f"Records that {name} is running late. The customer's page shows it.",
-        Action.MARK_STARTED: f"Records that {name} has started the work.",
-        Action.COMPLETE: f"Marks the job as done by {name}. You can reopen it.",
-        Action.REOPEN: f"Undoes the completion. {name} has the job again and is notified.",
-        Action.MERGE_DUPLICATE: f"Cancels this job as a duplicate of job {job.duplicate_of_id}{hangs_up}. "
-        "Its notes are added to that job's history." + (f" Notifies {name}." if job.technician else ""),
-        Action.NOT_A_DUPLICATE: f"Removes the flag. This job and job {job.duplicate_of_id} both go on.",
+        Action.ASSIGN: _("Assigns the job to the technician you choose{hangs_up}.").format(hangs_up=hangs_up),
+        Action.DISPATCH_AGAIN: _(
+            "Calls everyone available now, except technicians who declined or can't make it."
+        ),
+        Action.CALL_NEXT: ngettext(
+            "Calls the next technician immediately{hangs_up}.",
+            "Calls the next technicians immediately{hangs_up}.",
+            max(1, len(live)),
+        ).format(hangs_up=hangs_up),
+        Action.EXTEND: _("Gives {name} more time to answer.").format(name=called or _("the technician")),
+        Action.PAUSE: _("Stops calling{hangs_up}. Calling continues when you resume the job.").format(
+            hangs_up=hangs_up
+        ),
+        Action.RESUME: _("Continues calling from the next technician."),
+        Action.CORRECT: (
+            _("Changes the job and notifies {name} of a new address, phone or arrival window.").format(name=name)
+            if job.technician
+            else _("Changes the job.")
+        )
+        + (
+            _(" A new address or window starts the calls over{hangs_up}.").format(hangs_up=hangs_up)
+            if job.status == "dispatching"
+            else ""
+        ),
+        Action.CANNOT_MAKE_IT: _("Removes {name} from this job and calls the technicians available now.").format(
+            name=name
+        ),
+        Action.CANCEL: _("Cancels the job{hangs_up}.").format(hangs_up=hangs_up)
+        + (_(" Notifies {name}.").format(name=name) if job.technician else ""),
+        Action.ON_THE_WAY: _("Records that {name} is on the way. The customer's page shows it.").format(name=name),
+        Action.REPORT_LATE: _("Records that {name} is running late. The customer's page shows it.").format(
+            name=name
+        ),
+        Action.MARK_STARTED: _("Records that {name} has started the work.").format(name=name),
+        Action.COMPLETE: _("Marks the job as done by {name}. You can reopen it.").format(name=name),
+        Action.REOPEN: _("Undoes the completion. {name} has the job again and is notified.").format(name=name),
+        Action.MERGE_DUPLICATE: _(
+            "Cancels this job as a duplicate of job {job}{hangs_up}. Its notes are added to that job's history."
+        ).format(job=job.duplicate_of_id, hangs_up=hangs_up)
+        + (_(" Notifies {name}.").format(name=name) if job.technician else ""),
+        Action.NOT_A_DUPLICATE: _("Removes the flag. This job and job {job} both go on.").format(
+            job=job.duplicate_of_id
+        ),
     }[action]

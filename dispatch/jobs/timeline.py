@@ -10,9 +10,11 @@ from typing import Any
 
 from django.db.models import Q
 
+from dispatch.core import languages
 from dispatch.core.models import Event
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules.phrases import join_names
+from dispatch.jobs.timeline_phrases import translate_actor, translate_event
 from dispatch.technicians.rules import road_words
 from dispatch.telephony.models import Call, Text
 
@@ -342,11 +344,22 @@ def describe_event(event: Event) -> Entry:
         subject_id=event.subject_id,
         actor_type=event.actor_type,
         actor_id=event.actor_id,
-        actor_label=event.actor_label,
-        did=words(event.data) if words else event.kind.replace(".", ": ").replace("_", " "),
+        actor_label=translate_actor(event.actor_label),
+        did=_in_other_language(event)
+        or (words(event.data) if words else event.kind.replace(".", ": ").replace("_", " ")),
         tone=_TONES.get(event.kind, "plain"),
         data=event.data,
     )
+
+
+def _in_other_language(event: Event) -> str:
+    """Return what happened in the active language; empty in English."""
+    if languages.is_english():
+        return ""
+    data = event.data
+    who = _in_its_direction(str(data.get("technician") or languages.gettext("the technician")))
+    is_own = data.get("by") in (*_WAYS, "technician")
+    return translate_event(event.kind, data, who, is_own=is_own)
 
 
 def _who(data: Data) -> str:

@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 from django import forms
 
 from dispatch.core import clock
+from dispatch.core.languages import gettext as _
 from dispatch.jobs.rules.arrival_window import ArrivalWindow
 
 NAMES = ("window_day", "window_from", "window_until")
@@ -24,14 +25,17 @@ def add_window_fields(form: forms.Form, zone: str, window: ArrivalWindow | None 
     form.window_zone, form.window_before = zone, window  # type: ignore[attr-defined]
     form.fields["window_day"] = forms.DateField(
         required=False,
-        label="Arrival on",
+        label=_("Arrival on"),
         initial=start and start.date(),
         widget=forms.DateInput({"type": "date"}, format="%Y-%m-%d"),
     )
-    for name, label, moment in (("window_from", "from", start), ("window_until", "until", end)):
+    for name, label, moment in (
+        ("window_from", _("Arrival from"), start),
+        ("window_until", _("Arrival until"), end),
+    ):
         form.fields[name] = forms.TimeField(
             required=False,
-            label=f"Arrival {label}",
+            label=label,
             initial=moment and moment.time().replace(tzinfo=None),
             widget=forms.TimeInput({"type": "time"}, format="%H:%M"),
         )
@@ -51,7 +55,7 @@ def clean_window(form: forms.Form, values: dict[str, Any]) -> None:
         return
     for name, value in given.items():
         if value is None:
-            form.add_error(name, "Enter the day and both times, or leave all three empty.")
+            form.add_error(name, _("Enter the day and both times, or leave all three empty."))
             return
     zone: str = form.window_zone  # type: ignore[attr-defined]
     before: ArrivalWindow | None = form.window_before  # type: ignore[attr-defined]

@@ -12,6 +12,8 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import NamedTuple
 
+from dispatch.core.languages import gettext, mark
+
 DAY_S = 86_400
 WEEK_S = 7 * DAY_S
 _METERS = {"mi": 1609.344, "km": 1000.0}
@@ -30,16 +32,16 @@ AT_LIMIT = "at_limit"
 
 # Texts for the technicians who are not among the candidates, per reason.
 _IN_SUM: dict[str, str] = {
-    FIT: "eligible, farther away",
-    BUSY: "with another offer",
-    INACTIVE: "no longer active",
-    OUT_OF_RADIUS: "outside the radius",
-    LACKS_SKILL: "without the skills",
-    OWN_RADIUS: "outside their own radius",
-    OFF_DUTY: "off duty",
-    AUTO_PAUSED: "auto-paused",
-    OFF_SHIFT: "off shift",
-    AT_LIMIT: "at their limit of open jobs",
+    FIT: mark("eligible, farther away"),
+    BUSY: mark("with another offer"),
+    INACTIVE: mark("no longer active"),
+    OUT_OF_RADIUS: mark("outside the radius"),
+    LACKS_SKILL: mark("without the skills"),
+    OWN_RADIUS: mark("outside their own radius"),
+    OFF_DUTY: mark("off duty"),
+    AUTO_PAUSED: mark("auto-paused"),
+    OFF_SHIFT: mark("off shift"),
+    AT_LIMIT: mark("at their limit of open jobs"),
 }
 
 
@@ -122,7 +124,7 @@ def rest_words(rest: Mapping[str, int]) -> str:
     The most frequent reason comes first. Return "" if there are none.
     """
     counted = sorted(rest.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(f"{count} {_IN_SUM.get(code, code)}" for code, count in counted if count)
+    return ", ".join(f"{count} {gettext(_IN_SUM.get(code, code))}" for code, count in counted if count)
 
 
 def distance_words(meters: float, unit: str) -> str:

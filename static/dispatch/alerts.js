@@ -104,12 +104,12 @@
     toast.append(shape("dot"), element("strong", row.title));
     if (row.body) toast.append(inParts(row.body));
     const line = element("div", "", "row");
-    const button = element("button", "Mark as read", "button");
+    const button = element("button", T.get("Mark as read"), "button");
     button.type = "button";
     button.addEventListener("click", () => settle(row, button));
     line.append(button);
     if (row.page) {
-      const link = element("a", row.subject_type === "job" ? "Open job" : "Open", "button plain");
+      const link = element("a", row.subject_type === "job" ? T.get("Open job") : T.get("Open"), "button plain");
       link.href = row.page;
       line.append(link);
     }
@@ -125,7 +125,7 @@
     } catch (error) {
       asked.delete(row.id);
       button.disabled = false;
-      button.textContent = `Not saved (${error.message}). Try again`;
+      button.textContent = T.get("Not saved ({error}). Try again", { error: error.message });
     }
   }
 
@@ -159,16 +159,16 @@
     const jobs = open.every((row) => row.subject_type === "job");
     const line = element("div", "", "alert-line");
     line.setAttribute("role", "alert");
-    line.append(shape("triangle"), element("strong", one ? oldest.title : `${open.length} ${jobs ? "jobs need a dispatcher" : "alerts need attention"}`));
+    line.append(shape("triangle"), element("strong", one ? oldest.title : jobs ? T.get("{count} jobs need a dispatcher", { count: open.length }) : T.get("{count} alerts need attention", { count: open.length })));
     if (one && oldest.body) line.append(inParts(oldest.body));
-    const age = element("span", one ? "" : "oldest ", "alert-age small quiet");
+    const age = element("span", one ? "" : T.get("oldest") + " ", "alert-age small quiet");
     age.append(ageOf(oldest));
     line.append(age);
     const row = element("div", "", "row");
-    row.append(acknowledging(oldest, one ? "Acknowledge" : "Acknowledge oldest", "button", isOutage(oldest) ? `ack-${oldest.id}` : "oldest"));
-    if (oldest.page) row.append(opening(oldest, one ? (jobs ? "Open job" : "Open") : "Open oldest"));
+    row.append(acknowledging(oldest, one ? T.get("Acknowledge") : T.get("Acknowledge oldest"), "button", isOutage(oldest) ? `ack-${oldest.id}` : "oldest"));
+    if (oldest.page) row.append(opening(oldest, one ? (jobs ? T.get("Open job") : T.get("Open")) : T.get("Open oldest")));
     if (!one) {
-      const all = element("button", listed ? "Hide list" : `Show all ${open.length}`, "button plain");
+      const all = element("button", listed ? T.get("Hide list") : T.get("Show all {count}", { count: open.length }), "button plain");
       all.type = "button";
       all.dataset.of = "all";
       all.setAttribute("aria-expanded", String(listed));
@@ -187,18 +187,18 @@
       const words = element("div", "", "words");
       words.append(element("strong", row.title));
       if (row.body) words.append(inParts(row.body));
-      item.append(words, ageOf(row), acknowledging(row, "Acknowledge", "button", `ack-${row.id}`));
-      if (row.page) item.append(opening(row, "Open"));
+      item.append(words, ageOf(row), acknowledging(row, T.get("Acknowledge"), "button", `ack-${row.id}`));
+      if (row.page) item.append(opening(row, T.get("Open")));
       rows.append(item);
     }
     const last = element("li", "", "all");
-    const all = element("button", `Acknowledge all ${open.length}`, "button");
+    const all = element("button", T.get("Acknowledge all {count}", { count: open.length }), "button");
     all.type = "button";
     all.dataset.of = "ack-all";
     all.addEventListener("click", async () => {
       if (!all.dataset.sure) {
         all.dataset.sure = "1";
-        all.textContent = `Press again to acknowledge ${open.length} alerts`;
+        all.textContent = T.get("Press again to acknowledge {count} alerts", { count: open.length });
         return;
       }
       all.disabled = true;
@@ -227,14 +227,14 @@
   function ageOf(row) {
     const time = element("time", "", "small");
     time.dateTime = since(row);
-    time.title = new Date(since(row)).toLocaleString();
+    time.title = new Date(since(row)).toLocaleString(document.documentElement.lang);
     return time;
   }
 
   function sayAges() {
     for (const time of bar.querySelectorAll("time")) {
       const minutes = Math.max(0, Math.floor((D.now() - Date.parse(time.dateTime)) / 60000));
-      const words = minutes < 1 ? "just now" : minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
+      const words = minutes < 1 ? T.get("just now") : minutes < 60 ? `${minutes} min` : `${Math.floor(minutes / 60)} h ${minutes % 60} min`;
       if (time.textContent !== words) time.textContent = words;
     }
   }
@@ -272,7 +272,7 @@
     const shown = element("article", "", "toast " + tone);
     const close = element("button", "", "button plain icon-only");
     close.type = "button";
-    close.setAttribute("aria-label", "Close");
+    close.setAttribute("aria-label", T.get("Close"));
     close.append(shape("close"));
     close.addEventListener("click", () => shown.remove());
     shown.append(shape({ good: "check", late: "bar", attention: "triangle" }[tone] || "dot"), element("strong", text), close);
@@ -310,7 +310,7 @@
         alerts.set(row.id, row);
         if (!taken) asked.delete(row.id); // it has opened again
       } else alerts.delete(row.id);
-      if (taken && !alerts.has(row.id)) D.say(row.settled_how || `${row.acknowledged_by || "Someone"} acknowledged: ${row.title}`);
+      if (taken && !alerts.has(row.id)) D.say(row.settled_how || T.get("{person} acknowledged: {title}", { person: row.acknowledged_by || T.get("Someone"), title: row.title }));
       arrange();
     } else if (!isOpen(row)) remove(row.id);
     else if (row.level === "toast" && !row.settled_at) window.whenLetGo(() => toast(row));
@@ -412,10 +412,10 @@
   function sayState() {
     const line = document.getElementById("sound-state");
     if (!line) return;
-    line.textContent = !audio ? "Sound is off until you click anywhere while on duty, or click Test sound."
-      : !canSound() ? "Your browser is blocking sound. Click Test sound."
-      : muted() ? "Sound is muted in this browser."
-      : holding ? "Alerts play sound in this tab." : "Alerts play sound in another tab.";
+    line.textContent = !audio ? T.get("Sound is off until you click anywhere while on duty, or click Test sound.")
+      : !canSound() ? T.get("Your browser is blocking sound. Click Test sound.")
+      : muted() ? T.get("Sound is muted in this browser.")
+      : holding ? T.get("Alerts play sound in this tab.") : T.get("Alerts play sound in another tab.");
     document.documentElement.dataset.sound = !canSound() ? "locked" : holding ? "here" : "elsewhere";
   }
 
@@ -428,7 +428,7 @@
     if (!button) return;
     const permission = "Notification" in window ? Notification.permission : "denied";
     button.disabled = permission !== "default";
-    button.textContent = { granted: "Desktop notifications are on", denied: "Desktop notifications are blocked by your browser" }[permission] || "Turn on desktop notifications…";
+    button.textContent = { granted: T.get("Desktop notifications are on"), denied: T.get("Desktop notifications are blocked by your browser") }[permission] || T.get("Turn on desktop notifications…");
   }
 
   document.addEventListener("DOMContentLoaded", () => {

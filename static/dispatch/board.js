@@ -210,7 +210,7 @@
     }
     const title = to && to !== list ? to.section.querySelector("h2").textContent : "";
     row.classList.add("is-gone");
-    if (row.firstElementChild) row.firstElementChild.dataset.gone = title ? `now in ${title}` : "no longer on this list";
+    if (row.firstElementChild) row.firstElementChild.dataset.gone = title ? T.get("now in {list}", { list: title }) : T.get("no longer on this list");
     list.held.set(id, null);
     announce(list);
   }
@@ -231,8 +231,9 @@
   function announce(list) {
     const fresh = [...list.held.values()].filter((what) => what && !what.moves).length;
     const news = list.section.querySelector(".news");
-    if (news.hidden !== !fresh || news.textContent !== `${fresh} new`) {
-      news.textContent = `${fresh} new`;
+    const words = T.get("{count} new", { count: fresh });
+    if (news.hidden !== !fresh || news.textContent !== words) {
+      news.textContent = words;
       news.hidden = !fresh;
     }
     list.section.querySelector("[data-empty]").hidden = list.cards.children.length > 0;
@@ -270,7 +271,7 @@
     }
     const unread = new Set(told.unread_jobs.map((id) => `job-${id}`));
     for (const row of attention.cards.children) row.firstElementChild?.classList.toggle("unread", unread.has(row.dataset.id));
-    document.getElementById("unread-words").textContent = told.unread ? `${told.unread} unread` : "";
+    document.getElementById("unread-words").textContent = told.unread ? T.get("{count} unread", { count: told.unread }) : "";
     markOpen();
     document.documentElement.dataset.applied = String(Number(document.documentElement.dataset.applied || 0) + 1);
   }
@@ -284,7 +285,7 @@
     for (const form of within.querySelectorAll("[data-claimed-by]")) {
       const mine = form.dataset.claimedBy === board.dataset.me;
       const who = form.querySelector("[data-who]");
-      who.textContent = mine ? "Claimed by you" : `Claimed by ${who.dataset.who}`;
+      who.textContent = mine ? T.get("Claimed by you") : T.get("Claimed by {person}", { person: who.dataset.who });
       form.querySelector("[data-mine]").hidden = !mine;
       form.querySelector("[data-theirs]").hidden = mine;
     }

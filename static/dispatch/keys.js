@@ -30,14 +30,14 @@
 
   async function act(...names) {
     const id = job();
-    if (!id) return D.say("Choose a job first with j and k.");
-    if (D.state === "stale" || D.state === "closed") return D.say("You're offline. Nothing was sent.");
+    if (!id) return D.say(T.get("Choose a job first with j and k."));
+    if (D.state === "stale" || D.state === "closed") return D.say(T.get("You're offline. Nothing was sent."));
     if (D.board.openJob() !== id) await D.board.open(id);
     for (const name of names) {
       const button = document.getElementById("act-" + name);
       if (button) return button.click();
     }
-    D.note("This isn't possible in the job's current state.", "late");
+    D.note(T.get("This isn't possible in the job's current state."), "late");
   }
 
   const KEYS = {
@@ -52,7 +52,7 @@
     c: () => act("call-next"),
     p: () => act("pause", "resume"),
     l: () => act("report-late"),
-    x: () => { if (!D.acknowledgeOldest()) D.say("No alerts to acknowledge."); },
+    x: () => { if (!D.acknowledgeOldest()) D.say(T.get("No alerts to acknowledge.")); },
     "/": () => document.getElementById("text").focus(),
     "?": () => document.getElementById("keys").showModal(),
   };

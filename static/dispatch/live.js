@@ -68,13 +68,13 @@
   function show(next) {
     const before = state;
     const line = !document.getElementById("connection") && document.querySelector("#notices .state"); // admin page
-    if (line) line.textContent = { reconnecting: "Reconnecting. Alerts may be late.", stale: "Reconnecting. Alerts may be late.",
-      closed: "Alerts stopped. You're signed out or no longer a member. Reload the page." }[next] || "";
+    if (line) line.textContent = { reconnecting: T.get("Reconnecting. Alerts may be late."), stale: T.get("Reconnecting. Alerts may be late."),
+      closed: T.get("Alerts stopped. You're signed out or no longer a member. Reload the page.") }[next] || "";
     state = next;
     root.dataset.live = next;
     const box = document.getElementById("connection");
-    const box_words = { live: "Live", connecting: "Connecting", reconnecting: "Reconnecting", stale: "Offline",
-      closed: "Signed out or no longer a member. Reload the page." };
+    const box_words = { live: T.get("Live"), connecting: T.get("Connecting"), reconnecting: T.get("Reconnecting"), stale: T.get("Offline"),
+      closed: T.get("Signed out or no longer a member. Reload the page.") };
     if (box) {
       box.dataset.state = next === "connecting" ? "reconnecting" : next;
       if (before !== next) {
@@ -112,7 +112,7 @@
     if (!acts) return;
     event.preventDefault();
     event.stopImmediatePropagation();
-    Dispatch.say("You're offline. Nothing was sent. Try again when the connection is back.");
+    Dispatch.say(T.get("You're offline. Nothing was sent. Try again when the connection is back."));
   }
 
   /* --- the connection ------------------------------------------------------------------------------------------ */

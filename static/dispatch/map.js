@@ -146,7 +146,7 @@
   function aim(marker) {
     const target = nearest(marker);
     mark(target);
-    marker.setTooltipContent(target ? `Assign #${marker.one.id} to \u2068${target.one.name}\u2069` : "Drop it on a technician");
+    marker.setTooltipContent(target ? T.get("Assign #{job} to {name}", { job: marker.one.id, name: `\u2068${target.one.name}\u2069` }) : T.get("Drop it on a technician"));
     marker.openTooltip();
   }
 
@@ -161,13 +161,12 @@
 
   /* --- drawing ------------------------------------------------------------------------------------------------------ */
   function caption(told) {
-    const count = (number, one) => `${number} ${one}${number === 1 ? "" : "s"}`;
     const parts = [told.job
-      ? `Job #${told.job} with its candidates by rank.`
-      : `${count(told.jobs.length, "open job")} and ${count(told.technicians.length, "technician")}.`];
-    if (told.missing) parts.push(`Without a position: ${count(told.missing, "job")}.`);
-    if (told.hidden) parts.push(`Not shown: ${count(told.hidden, "technician")}.`);
-    if (HAS_MOUSE.matches && told.jobs.some((one) => one.can_assign)) parts.push("Drag a job onto a technician to assign it.");
+      ? T.get("Job #{job} with its candidates by rank.", { job: told.job })
+      : `${T.plural("{count} open job", "{count} open jobs", told.jobs.length)}, ${T.plural("{count} technician", "{count} technicians", told.technicians.length)}.`];
+    if (told.missing) parts.push(T.plural("Without a position: {count} job.", "Without a position: {count} jobs.", told.missing));
+    if (told.hidden) parts.push(T.plural("Not shown: {count} technician.", "Not shown: {count} technicians.", told.hidden));
+    if (HAS_MOUSE.matches && told.jobs.some((one) => one.can_assign)) parts.push(T.get("Drag a job onto a technician to assign it."));
     chart.caption.textContent = parts.join(" ");
   }
 
@@ -212,7 +211,7 @@
     const box = document.createElement("div");
     box.className = "ground";
     box.setAttribute("role", "group");
-    box.setAttribute("aria-label", "Map of jobs and technicians");
+    box.setAttribute("aria-label", T.get("Map of jobs and technicians"));
     const words = document.createElement("figcaption");
     words.className = "small";
     figure.append(box, words);

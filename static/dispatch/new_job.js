@@ -33,7 +33,7 @@
     if (!draft || form.querySelector("[aria-invalid]")) return;
     for (const [name, value] of draft) form.elements[name].value = value;
     form.elements.customer_phone.dispatchEvent(new Event("change", { bubbles: true }));
-    window.Dispatch.note("What you entered before is still here. Cancel clears the form.");
+    window.Dispatch.note(T.get("What you entered before is still here. Cancel clears the form."));
   }
 
   document.addEventListener("input", (event) => {

@@ -81,9 +81,9 @@
   document.addEventListener("dispatch:note", (event) => D.note(event.detail.text, event.detail.tone));
   document.addEventListener("htmx:responseError", (event) => {
     const status = event.detail.xhr.status;
-    D.note(status === 403 ? "You don't have access, or this page has expired. Reload it and try again." : `That didn't work (error ${status}). Nothing was changed. Try again.`, "attention");
+    D.note(status === 403 ? T.get("You don't have access, or this page has expired. Reload it and try again.") : T.get("That didn't work (error {status}). Nothing was changed. Try again.", { status }), "attention");
   });
   document.addEventListener("htmx:sendError", () => {
-    if (D.state === "live") D.note("The server could not be reached. Nothing was changed.", "attention");
+    if (D.state === "live") D.note(T.get("The server could not be reached. Nothing was changed."), "attention");
   });
 })();

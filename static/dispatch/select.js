@@ -15,13 +15,13 @@
     for (const id of [...picked]) if (!present.has(id)) picked.delete(id);
     for (const box of boxes()) if (box.checked !== (picking && picked.has(box.value))) box.checked = picking && picked.has(box.value);
     button.hidden = !picking && !present.size;
-    const label = picking ? "Done" : "Select";
+    const label = picking ? T.get("Done") : T.get("Select");
     if (button.textContent !== label) button.textContent = label;
     button.setAttribute("aria-pressed", String(picking));
     lists.classList.toggle("picking", picking);
     form.hidden = !picking;
     const count = picked.size;
-    const words = count ? `${count} selected` : "Nothing selected";
+    const words = count ? T.plural("{count} selected", "{count} selected", count) : T.get("Nothing selected");
     const counter = document.getElementById("selected-count");
     if (counter.textContent !== words) counter.textContent = words;
     for (const one of form.querySelectorAll("[name=do]")) one.disabled = !count;

@@ -211,16 +211,16 @@
 
   /* Say what is known if nothing speaks against the drop. Without the job's position, nobody was checked. */
   function verdict(target) {
-    if (target !== drag.row && !drag.found) return line("Checking…", "fine");
+    if (target !== drag.row && !drag.found) return line(T.get("Checking…"), "fine");
     const isChecked = target === drag.row || target.dataset.technician in drag.found.warnings;
-    return isChecked ? line("Available", "fine") : line("Not checked", "quiet");
+    return isChecked ? line(T.get("Available"), "fine") : line(T.get("Not checked"), "quiet");
   }
 
   function against(target, begin, end) {
     const id = target.dataset.technician;
     const isOwn = target === drag.row;
     const said = [];
-    if (!isOwn && "left" in target.dataset) said.push("deactivated");
+    if (!isOwn && "left" in target.dataset) said.push(T.get("deactivated"));
     else if (!isOwn && drag.found) {
       const known = drag.found.warnings[id];
       if (known) said.push(known);
@@ -231,11 +231,11 @@
     for (const bar of target.querySelectorAll(".bar-job:not(.off)")) {
       if (bar === drag.part) continue;
       const from = Number(bar.dataset.start);
-      if (from < end && from + Number(bar.dataset.minutes) * 60 > begin) said.push(`overlaps ${bar.dataset.words}`);
+      if (from < end && from + Number(bar.dataset.minutes) * 60 > begin) said.push(T.get("overlaps {job}", { job: bar.dataset.words }));
     }
     const shifts = [...target.querySelectorAll(".shift")];
     const mine = drag.ghost.getBoundingClientRect();
-    if (shifts.length && !shifts.some((one) => { const box = one.getBoundingClientRect(); return box.left <= mine.left + 1 && box.right >= mine.right - 1; })) said.push("outside the shift");
+    if (shifts.length && !shifts.some((one) => { const box = one.getBoundingClientRect(); return box.left <= mine.left + 1 && box.right >= mine.right - 1; })) said.push(T.get("outside the shift"));
     const text = said.join(", ");
     return text && text[0].toUpperCase() + text.slice(1);
   }

@@ -19,7 +19,7 @@
       part("at").textContent = at + 1;
       part("of").textContent = steps.length;
       part("back").disabled = at === 0;
-      part("next").textContent = at === steps.length - 1 ? "Done" : "Next";
+      part("next").textContent = at === steps.length - 1 ? T.get("Done") : T.get("Next");
       const marked = target(step);
       if (!marked) return;
       marked.classList.add("toured");

@@ -13,9 +13,12 @@ from django.urls import reverse
 from django.utils import translation
 
 from accounts.models import User
-from dispatch.core import languages
+from dispatch.console.board.reasons import translate_reason
+from dispatch.core import events, languages
+from notifications.consumers import NotificationsConsumer
+from notifications.models import Notification
 from tests.support.tenants import Tenant
-from tests.unmarked_texts import unmarked_in_script, unmarked_in_template
+from tests.unmarked_texts import find_unmarked, unmarked_in_script, unmarked_in_template
 
 pytestmark = pytest.mark.django_db
 
@@ -119,7 +122,44 @@ def test_numbers_and_date_inputs_in_spanish_suit_attributes():
 
 
 def test_unmarked_texts_are_found():
-    template = '<b title="{{ a }} is here">{% translate "Jobs" %} of {{ x }}</b><svg><title>Icon</title></svg><kbd>Ctrl</kbd>'
+    template = '<b title="{{ a }} is here">{% translate "Jobs" %} of {{ x }}</b>'
+    template += "<svg><title>Icon</title></svg><kbd>Ctrl</kbd>"
     assert unmarked_in_template(template) == ["1 is here", "of 1"]
-    script = 'D.note("It is gone"); T.get("Marked {a}", { a: f("x") }); x.className = "button plain"; // a comment of words'
+    script = 'D.note("It is gone"); T.get("Marked {a}", { a: f("x") }); x.className = "button plain"'
+    script += " // a comment of words"
     assert unmarked_in_script(script) == ["It is gone"]
+
+
+def test_texts_of_the_console_are_marked():
+    assert find_unmarked() == []
+
+
+def test_socket_and_api_send_notifications_in_the_page_s_language(ours: Tenant, client: Client):
+    event = events.append(ours.organization.pk, "job.cannot_make_it", 12)
+    row = Notification.objects.create(
+        organization=ours.organization,
+        user=ours.dispatcher,
+        event_id=event.pk,
+        kind="job.cannot_make_it",
+        subject_type="job",
+        subject_id=12,
+        title="Job 12: Bob can't make it",
+    )
+    ours.sign_in(client, speak(ours.dispatcher, "es"))
+    shown = client.get(f"/api/v1/notifications/{row.pk}/").json()
+    assert shown["title"] == "Un técnico no puede ir. Trabajo 12"
+    speak(ours.dispatcher, "en")
+    assert client.get(f"/api/v1/notifications/{row.pk}/").json()["title"] == row.title
+    socket = NotificationsConsumer()
+    socket.language = "es"
+    assert socket._serialize([row])[0]["title"] == "Un técnico no puede ir. Trabajo 12"
+    assert languages.active() == "en"
+
+
+def test_reasons_are_translated_by_parts():
+    with languages.override("es"):
+        assert translate_reason("4.2 mi, qualified") == "4.2 mi, calificado"
+        assert translate_reason("off shift until Mon 07:00") == "fuera de turno hasta el lun 07:00"
+        assert translate_reason("missing skill: gas, HVAC") == "falta la habilidad: gas, HVAC"
+        assert translate_reason("something else") == "something else"
+    assert translate_reason("off duty") == "off duty"

@@ -55,7 +55,8 @@ def test_marked_sentence_is_translated_with_the_same_places(messages: dict[str, 
         assert form.strip()
         assert places(form) == places(singular), where
         is_upper = singular[:1].isupper() and message not in CALENDAR
-        assert form[:1].isupper() == is_upper or form[:1] in "¿{", where
+        is_digit = singular[:1].isdigit()
+        assert is_digit or form[:1].isupper() == is_upper or form[:1] in "¿{", where
 
 
 def test_catalogs_have_no_unused_sentences():

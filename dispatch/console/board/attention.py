@@ -17,6 +17,8 @@ from dispatch.console.board.cards import is_late, needing_attention, received_at
 from dispatch.console.board.filters import Filters
 from dispatch.console.board.thread import unanswered_texts
 from dispatch.core import clock
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import ngettext
 from dispatch.jobs.models import Job, JobText, Priority
 from dispatch.telephony.models import Call
 from notifications.models import Claim
@@ -91,7 +93,11 @@ def _of_job(job: Job, claim: Claim | None, text: JobText | None) -> AttentionIte
     tone, state = state_of(job)
     place = job.address or job.customer_name
     if text is not None and tone != "attention" and not (job.paused_at or is_late(job)):
-        tone, state, place = "texted", f"Text from {text.technician.name}", f"“{text.text.body}”"
+        tone, state, place = (
+            "texted",
+            _("Text from {name}").format(name=text.technician.name),
+            f"“{text.text.body}”",
+        )
     return AttentionItem(
         kind=JOB,
         key=job.pk,
@@ -101,7 +107,7 @@ def _of_job(job: Job, claim: Claim | None, text: JobText | None) -> AttentionIte
         place=place,
         since=received_at(job),
         urgency=job.priority,
-        priority=job.get_priority_display(),
+        priority=_(str(job.get_priority_display())),
         claim=claim,
         duplicate=job.duplicate_words if job.is_possible_duplicate else "",
     )
@@ -129,20 +135,22 @@ def _call_errors(organization: Organization) -> list[AttentionItem]:
 def _of_calls(status: str, code: str, calls: list[Call]) -> AttentionItem:
     newest = calls[0]
     words = {
-        "rejected": "The phone provider rejects calls",
-        "failed": "Calls are failing",
-        "unknown": "The phone provider isn't responding",
-        "lost": "The phone provider didn't report the end of some calls",
+        "rejected": _("The phone provider rejects calls"),
+        "failed": _("Calls are failing"),
+        "unknown": _("The phone provider isn't responding"),
+        "lost": _("The phone provider didn't report the end of some calls"),
     }[status]
-    detail = newest.error_message or ("" if code else "Checking whether these phones rang.")
+    detail = newest.error_message or ("" if code else _("Checking whether these phones rang."))
     detail = detail[:1].upper() + detail[1:]
-    count = f"{len(calls)} call{'' if len(calls) == 1 else 's'} in the last hour"
+    count = ngettext("{count} call in the last hour", "{count} calls in the last hour", len(calls)).format(
+        count=len(calls)
+    )
     return AttentionItem(
         kind=CALL_ERROR,
         key=error_key(status, code),
         tone="attention" if status == "rejected" else "late",
-        state="Phone problem",
-        title=f"{words} (error {code})" if code else words,
+        state=_("Phone problem"),
+        title=_("{problem} (error {code})").format(problem=words, code=code) if code else words,
         place=f"{count}. {detail}".strip(),
         since=calls[-1].created_at,
         urgency=Priority.URGENT,

@@ -18,6 +18,8 @@ from dispatch.console.board.cards import with_card_data
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark, ngettext
 from dispatch.jobs.action_forms import allowed_actions, perform_action
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import Action
@@ -31,10 +33,14 @@ MAX_JOBS = 50
 ACTIONS: dict[str, tuple[Action, str, str]] = {
     "dispatch-again": (
         Action.DISPATCH_AGAIN,
-        "Call technicians again",
-        "For each job, calls everyone available now, except technicians who declined or can't make it.",
+        mark("Call technicians again"),
+        mark("For each job, calls everyone available now, except technicians who declined or can't make it."),
     ),
-    "cancel": (Action.CANCEL, "Cancel jobs", "Cancels the jobs and ends their calls that are ringing."),
+    "cancel": (
+        Action.CANCEL,
+        mark("Cancel jobs"),
+        mark("Cancels the jobs and ends their calls that are ringing."),
+    ),
 }
 
 
@@ -110,8 +116,8 @@ def _why_not(action: Action, job: Job) -> str:
     A job without a position would be geocoded over the network, and needs another address anyway.
     """
     if action not in allowed_actions(job, ringing=False):
-        return str(job.get_status_display()).lower()
-    return "address not found" if action is Action.DISPATCH_AGAIN and job.lat is None else ""
+        return _(str(job.get_status_display())).lower()
+    return _("address not found") if action is Action.DISPATCH_AGAIN and job.lat is None else ""
 
 
 def _claim(request: HttpRequest, jobs: Sequence[Job]) -> HttpResponse:
@@ -128,7 +134,7 @@ def _claim(request: HttpRequest, jobs: Sequence[Job]) -> HttpResponse:
             claimed.append(job.pk)
     if not views_base.is_fragment(request):
         return HttpResponseRedirect(views_base.return_url(request))
-    said = f"Claimed {_count(len(claimed))}." if claimed else "No job was claimed."
+    said = _("Claimed {jobs}.").format(jobs=_count(len(claimed))) if claimed else _("No job was claimed.")
     return views_base.with_dom_events(
         HttpResponse(status=204),
         {
@@ -147,8 +153,8 @@ def _render_question(
     possible = [job for job in jobs if not reasons[job.pk]]
     context = {
         "name": name,
-        "words": words,
-        "consequence": consequence,
+        "words": _(words),
+        "consequence": _(consequence),
         "dangerous": action is Action.CANCEL,
         "possible": possible,
         "left_out": [(job_id, why) for job_id, why in reasons.items() if why],
@@ -162,8 +168,8 @@ def _render_question(
 
 
 def _render_result(request: HttpRequest, name: str, result: BulkResult) -> HttpResponse:
-    done = {"dispatch-again": "Calling technicians again for", "cancel": "Canceled"}[name]
-    said = f"{done} {_count(len(result.done))}." if result.done else "Nothing was changed."
+    done = {"dispatch-again": _("Calling technicians again for {jobs}."), "cancel": _("Canceled: {jobs}.")}[name]
+    said = done.format(jobs=_count(len(result.done))) if result.done else _("Nothing was changed.")
     if not result.refused and views_base.is_fragment(request):
         answer = HttpResponse("")
         # The second event closes the panel that sent the form, so it is the last.
@@ -181,4 +187,4 @@ def _render(request: HttpRequest, part: str, context: dict[str, Any], status: in
 
 
 def _count(count: int) -> str:
-    return f"{count} job{'' if count == 1 else 's'}"
+    return ngettext("{count} job", "{count} jobs", count).format(count=count)

@@ -16,6 +16,8 @@ from accounts.models import Organization
 from dispatch.console.board.filters import Filters
 from dispatch.console.board.thread import unanswered_texts
 from dispatch.core import clock
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.jobs import policies, rules
 from dispatch.jobs.models import OVERDUE, Candidate, Job, Offer
 from dispatch.jobs.rules.arrival_window import local_moment
@@ -26,16 +28,16 @@ from dispatch.technicians.rules import distance_words
 PAGE = 40
 DONE_FOR = timedelta(hours=24)
 COLUMNS = {
-    "new": ("New", "New requests; no technician has been called yet"),
-    "calling": ("Calling", "Jobs being offered to technicians right now"),
-    "assigned": ("Assigned", "Jobs that a technician accepted"),
-    "done": ("Done", "Completed or canceled in the last 24 hours"),
+    "new": (mark("New"), mark("New requests; no technician has been called yet")),
+    "calling": (mark("Calling"), mark("Jobs being offered to technicians right now")),
+    "assigned": (mark("Assigned"), mark("Jobs that a technician accepted")),
+    "done": (mark("Done"), mark("Completed or canceled in the last 24 hours")),
 }
 EMPTY = {
-    "new": "New requests appear here.",
-    "calling": "Jobs being offered to technicians right now appear here.",
-    "assigned": "A job moves here when a technician accepts it or you assign it.",
-    "done": "Completed and canceled jobs from the last 24 hours appear here.",
+    "new": mark("New requests appear here."),
+    "calling": mark("Jobs being offered to technicians right now appear here."),
+    "assigned": mark("A job moves here when a technician accepts it or you assign it."),
+    "done": mark("Completed and canceled jobs from the last 24 hours appear here."),
 }
 _LATEST = 10_000_000_000_000
 
@@ -50,10 +52,10 @@ class LiveOffer:
     @property
     def words(self) -> str:
         if self.offer.missed_at:
-            return "missed call, can still reply"
+            return _("missed call, can still reply")
         if self.offer.answered_at:
-            return "answered"
-        return "ringing" if self.offer.ringing_since else "waiting for a line"
+            return _("answered")
+        return _("ringing") if self.offer.ringing_since else _("waiting for a line")
 
     @property
     def counts_down(self) -> bool:
@@ -199,7 +201,7 @@ def cards_of(jobs: Iterable[Job]) -> list[Card]:
     following = {step.technician_id for step in nexts.values() if step and step.technician_id}
     names = dict(Technician.objects.filter(pk__in=following | called).values_list("pk", "name"))
     unanswered = unanswered_texts(job.pk for job in rows)
-    texts = {job_id: f"Text from {row.technician.name}" for job_id, row in unanswered.items()}
+    texts = {job_id: _("Text from {name}").format(name=row.technician.name) for job_id, row in unanswered.items()}
     cards = [_card(job, offers[job.pk], candidates[job.pk], nexts.get(job.pk), names) for job in rows]
     return [replace(card, text=texts.get(card.job.pk, "")) if card.column != "done" else card for card in cards]
 
@@ -227,7 +229,7 @@ def _describe_next(job: Job, step: rules.NextStep | None, names: dict[int, str])
     if not policy.widens_after(nth):
         return ""
     radius = distance_words(policy.radius_in_round(nth + 1), job.organization.distance_unit)
-    return f"round {nth + 1}, within {radius}"
+    return _("round {number}, within {radius}").format(number=nth + 1, radius=radius)
 
 
 def _card(
@@ -271,61 +273,65 @@ def state_of(job: Job, live: Sequence[Offer] = ()) -> tuple[str, str]:
     """Return (tone, words) of a job's state. `live`: its current offers."""
     match job.status:
         case Job.Status.PENDING:
-            return "attention", job.get_pending_reason_display()
+            return "attention", _(job.get_pending_reason_display())
         case Job.Status.ASSIGNED if job.technician is not None and not job.technician.is_active:
-            return "attention", "Assigned to a technician who left"
+            return "attention", _("Assigned to a technician who left")
         case Job.Status.ASSIGNED if job.attention_at is not None and job.attention_at <= clock.now():
-            return "late", "Not started" if job.started_at is None else "Not completed in time"
+            return "late", _("Not started") if job.started_at is None else _("Not completed in time")
         case Job.Status.ASSIGNED if job.late_words:
             return "late", job.late_words
         case Job.Status.ASSIGNED if job.started_at is not None:
-            return "good", "Started"
+            return "good", _("Started")
         case Job.Status.ASSIGNED if job.on_the_way_at is not None:
             eta = local_time(job.eta_at, job.organization.time_zone)
-            return "good", f"On the way, arriving at about {eta}" if eta else "On the way"
+            return "good", _("On the way, arriving at about {eta}").format(eta=eta) if eta else _("On the way")
         case Job.Status.ASSIGNED:
-            return "good", "Assigned"
+            return "good", _("Assigned")
         case Job.Status.COMPLETED:
-            return "good", "Completed"
+            return "good", _("Completed")
         case Job.Status.CANCELLED:
-            return "off", "Canceled"
+            return "off", _("Canceled")
     if job.paused_at is not None:
-        return ("attention", "Paused too long") if job.reminded_at else ("late", "Paused")
+        return ("attention", _("Paused too long")) if job.reminded_at else ("late", _("Paused"))
     if is_late(job):
-        return "late", "Late"
+        return "late", _("Late")
     if live:
         return _state_of_offers(job, live)
     if job.waiting_for == Job.WaitingFor.LINE:
-        return "waiting", "Waiting for a line"
+        return "waiting", _("Waiting for a line")
     if job.waiting_for == Job.WaitingFor.PROVIDER:
-        return "late", "Phone provider not responding"
+        return "late", _("Phone provider not responding")
     if job.waiting_for == Job.WaitingFor.ACCOUNT:
-        return "late", "Account refused by the phone provider"
+        return "late", _("Account refused by the phone provider")
     if job.waiting_for == Job.WaitingFor.SPEND_CAP:
-        return "late", "Daily spending cap reached"
+        return "late", _("Daily spending cap reached")
     if job.waiting_for == Job.WaitingFor.TECHNICIAN:
-        return "waiting", "Waiting for a technician"
+        return "waiting", _("Waiting for a technician")
     if job.waiting_for == Job.WaitingFor.QUIET_HOURS and job.next_action_at:
         end = job.next_action_at.astimezone(ZoneInfo(job.organization.time_zone))
-        return "waiting", f"Waiting until {end.hour}:{end.minute:02d} (quiet hours)"
+        return "waiting", _("Waiting until {time} (quiet hours)").format(time=f"{end.hour}:{end.minute:02d}")
     if job.waiting_for == Job.WaitingFor.WINDOW and job.next_action_at:
-        return "waiting", f"Calls at {local_moment(job.next_action_at, job.organization.time_zone, clock.now())}"
-    return "waiting", "Waiting for the next call"
+        return "waiting", _("Calls at {time}").format(
+            time=local_moment(job.next_action_at, job.organization.time_zone, clock.now())
+        )
+    return "waiting", _("Waiting for the next call")
 
 
 def _state_of_offers(job: Job, live: Sequence[Offer]) -> tuple[str, str]:
     """Return (tone, words) of the offer that is nearest to an answer, and how many phones ring."""
     called = [offer for offer in live if not offer.missed_at]
     if not called:
-        return "waiting", "Missed call, can still reply"
+        return "waiting", _("Missed call, can still reply")
     if any(offer.answered_at for offer in called):
-        return "calling", "Answered"
+        return "calling", _("Answered")
     ringing = [offer for offer in called if offer.ringing_since]
     if ringing:
-        return "calling", "Ringing" if len(ringing) == 1 else f"{len(ringing)} phones ringing"
+        return "calling", _("Ringing") if len(ringing) == 1 else _("{count} phones ringing").format(
+            count=len(ringing)
+        )
     if job.waiting_for == Job.WaitingFor.ANSWER:
-        return "waiting", "Ringing not confirmed"
-    return "waiting", "Waiting for a line"
+        return "waiting", _("Ringing not confirmed")
+    return "waiting", _("Waiting for a line")
 
 
 def _sort(job: Job, column: str) -> str:

@@ -10,9 +10,10 @@ from django.http import QueryDict
 
 from dispatch.console.board.cards import COLUMNS
 from dispatch.console.board.filters import Filters
+from dispatch.core.languages import mark
 
 # Besides cards, the default.
-LAYOUTS = {"": "Cards", "compact": "Compact", "list": "List"}
+LAYOUTS = {"": mark("Cards"), "compact": mark("Compact"), "list": mark("List")}
 
 
 @dataclass(frozen=True)

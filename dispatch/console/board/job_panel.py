@@ -15,10 +15,13 @@ from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.board import technician_picker
 from dispatch.console.board.cards import cards_of, with_card_data
+from dispatch.console.board.reasons import translate_reason
 from dispatch.console.board.thread import build_thread
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.jobs import policies, rules
 from dispatch.jobs.action_forms import (
     BUTTONS,
@@ -40,23 +43,23 @@ from notifications import services as notifications
 from notifications.models import Claim, Notification
 
 DONE = {
-    Action.ASSIGN: "assigned",
-    Action.DISPATCH_AGAIN: "dispatched again",
-    Action.CALL_NEXT: "calling the next technician",
-    Action.EXTEND: "more time added",
-    Action.PAUSE: "paused",
-    Action.RESUME: "resumed",
-    Action.CORRECT: "corrected",
-    Action.CANNOT_MAKE_IT: "given back, calling the next technician",
-    Action.CANCEL: "canceled",
-    Action.ON_THE_WAY: "on the way",
-    Action.REPORT_LATE: "running late",
-    Action.MARK_STARTED: "started",
-    Action.COMPLETE: "completed",
-    Action.REOPEN: "reopened",
-    Action.MERGE_DUPLICATE: "merged into the other job",
-    Action.NOT_A_DUPLICATE: "not a duplicate",
-    Action.TECHNICIAN_TOLD: "the technician knows of the change",
+    Action.ASSIGN: mark("assigned"),
+    Action.DISPATCH_AGAIN: mark("dispatched again"),
+    Action.CALL_NEXT: mark("calling the next technician"),
+    Action.EXTEND: mark("more time added"),
+    Action.PAUSE: mark("paused"),
+    Action.RESUME: mark("resumed"),
+    Action.CORRECT: mark("corrected"),
+    Action.CANNOT_MAKE_IT: mark("given back, calling the next technician"),
+    Action.CANCEL: mark("canceled"),
+    Action.ON_THE_WAY: mark("on the way"),
+    Action.REPORT_LATE: mark("running late"),
+    Action.MARK_STARTED: mark("started"),
+    Action.COMPLETE: mark("completed"),
+    Action.REOPEN: mark("reopened"),
+    Action.MERGE_DUPLICATE: mark("merged into the other job"),
+    Action.NOT_A_DUPLICATE: mark("not a duplicate"),
+    Action.TECHNICIAN_TOLD: mark("the technician knows of the change"),
 }
 # The board's keyboard shortcuts, shown on the buttons.
 KEYS = {
@@ -70,9 +73,9 @@ MAX_EARLIER = 5
 _ABOUT_DUPLICATES = (Action.MERGE_DUPLICATE, Action.NOT_A_DUPLICATE)
 _OFFER_TONES = {"pending": "calling", "accepted": "good", "rescinded": "off"}
 _VERDICTS = {
-    "in": ("good", "Eligible"),
-    "deferred": ("waiting", "Has another offer"),
-    "out": ("plain", "Not eligible"),
+    "in": ("good", mark("Eligible")),
+    "deferred": ("waiting", mark("Has another offer")),
+    "out": ("plain", mark("Not eligible")),
 }
 
 
@@ -108,14 +111,14 @@ def handle_action(request: HttpRequest, job_id: int, action: str) -> HttpRespons
         except Conflict as conflict:
             refused = [
                 str(conflict.detail),
-                "Nothing was changed. Review the job and confirm again.",
+                _("Nothing was changed. Review the job and confirm again."),
             ]
         except ValidationError as error:
             refused = error.messages
         else:
             if result.is_done:
                 return _render_result(request, job.pk, chosen, result.warnings)
-            refused = [*result.warnings, "To assign the job anyway, check “Assign anyway”."]
+            refused = [*result.warnings, _("To assign the job anyway, check “Assign anyway”.")]
         job = job_of(request, job_id)
         form.show_current(job)
     status = 409 if refused else 422 if sent is not None else 200
@@ -190,13 +193,13 @@ def _duplicate(job: Job, legal: list[Action]) -> dict[str, Any] | None:
     same = [
         words
         for words, is_same in (
-            ("phone number", other.customer_phone == job.customer_phone),
-            ("address", bool(job.address_key) and other.address_key == job.address_key),
+            (_("same phone number"), other.customer_phone == job.customer_phone),
+            (_("same address"), bool(job.address_key) and other.address_key == job.address_key),
         )
         if is_same
     ]
     buttons = [_button(job, action, False) | {"kind": ""} for action in legal]
-    return {"job": other, "same": " and ".join(same), "buttons": buttons}
+    return {"job": other, "same": ", ".join(same), "buttons": buttons}
 
 
 def _button(job: Job, action: Action, is_primary: bool) -> dict[str, Any]:
@@ -224,8 +227,8 @@ def _candidates(job: Job) -> list[dict[str, Any]]:
             "rank": row.rank,
             "distance_m": row.distance_m,
             "travel_s": row.travel_s,
-            "reason": row.reason,
-            "verdict": _VERDICTS[row.verdict],
+            "reason": translate_reason(row.reason),
+            "verdict": _translated(_VERDICTS[row.verdict]),
             "offers": [_offer(offer) for offer in offers.get(row.technician_id, [])],
         }
         for row in rows
@@ -239,16 +242,21 @@ def _candidates(job: Job) -> list[dict[str, Any]]:
                 "phone": technician.phone,
                 "rank": "",
                 "distance_m": group[-1].distance_m,
-                "reason": "called in an earlier dispatch",
-                "verdict": _VERDICTS["out"],
+                "reason": _("called in an earlier dispatch"),
+                "verdict": _translated(_VERDICTS["out"]),
                 "offers": [_offer(offer) for offer in group],
             }
         )
     return candidates
 
 
+def _translated(verdict: tuple[str, str]) -> tuple[str, str]:
+    tone, words = verdict
+    return tone, _(words)
+
+
 def _offer(offer: Offer) -> dict[str, Any]:
-    words = "Calling" if offer.status == Offer.Status.PENDING else offer.get_status_display()
+    words = _("Calling") if offer.status == Offer.Status.PENDING else _(str(offer.get_status_display()))
     return {"row": offer, "tone": _OFFER_TONES.get(offer.status, "late"), "words": words}
 
 
@@ -297,5 +305,5 @@ def _render_result(request: HttpRequest, job_id: int, action: Action, warnings: 
     answer = views_base.render_fragment(
         request, "console/board/_drawer.html", build_panel(request, job_of(request, job_id))
     )
-    said = " ".join((f"Job #{job_id}: {DONE[action]}.", *warnings))
+    said = " ".join((_("Job #{job}: {done}.").format(job=job_id, done=_(DONE[action])), *warnings))
     return views_base.with_note(answer, said, *(["late"] if warnings else []))

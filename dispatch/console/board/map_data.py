@@ -11,6 +11,8 @@ from accounts.models import Organization
 from dispatch.console.board.cards import state_of, with_card_data
 from dispatch.console.board.filters import Filters
 from dispatch.core import clock
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import ngettext
 from dispatch.jobs import policies
 from dispatch.jobs.action_forms import allowed_actions
 from dispatch.jobs.models import Candidate, Job, Offer
@@ -79,17 +81,17 @@ def tile_origin(address: str) -> str:
 def describe_technician(technician: Technician) -> tuple[str, str]:
     """Return the tone and the state of a technician in words."""
     if technician.live_offer_id:
-        return "calling", "being called"
+        return "calling", _("being called")
     if not technician.on_duty:
-        return "off", "off duty"
+        return "off", _("off duty")
     if technician.auto_paused_at:
-        return "late", "auto-paused"
+        return "late", _("auto-paused")
     later = technician.open_jobs_later
+    words = ngettext("{count} job later", "{count} jobs later", later).format(count=later) if later else ""
     if (open_now := technician.open_jobs - later) > 0:
-        return "plain", f"{open_now} open job{'' if open_now == 1 else 's'}" + (
-            f", {later} later" if later else ""
-        )
-    return "good", f"available, {later} job{'' if later == 1 else 's'} later" if later else "available"
+        now = ngettext("{count} open job", "{count} open jobs", open_now).format(count=open_now)
+        return "plain", f"{now}, {words}" if words else now
+    return "good", f"{_('available')}, {words}" if words else _("available")
 
 
 def position_age(technician: Technician) -> int:

@@ -19,6 +19,9 @@ from dispatch.console import views_base
 from dispatch.console.board import job_panel
 from dispatch.console.views_base import console_view
 from dispatch.core.api import idempotency
+from dispatch.core.form_languages import translate_field
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.jobs import geocoding, services
 from dispatch.jobs.models import Job, Priority, ServiceType, Submission
 from dispatch.jobs.window_fields import NAMES as WINDOW_FIELDS
@@ -34,29 +37,37 @@ class NewJobForm(forms.Form):
     """A request taken by phone. `nonce`: the same form sent twice makes one job."""
 
     nonce = forms.UUIDField(widget=forms.HiddenInput)
-    customer_phone = PhoneNumberField(label="Customer's phone")
-    customer_name = forms.CharField(max_length=120, label="Customer's name")
+    customer_phone = PhoneNumberField(label=mark("Customer's phone"))
+    customer_name = forms.CharField(max_length=120, label=mark("Customer's name"))
     service_type = forms.ModelChoiceField(
-        queryset=ServiceType.objects.none(), label="Service", empty_label="Choose a service"
+        queryset=ServiceType.objects.none(), label=mark("Service"), empty_label=mark("Choose a service")
     )
-    priority = forms.TypedChoiceField(choices=Priority.choices, coerce=int, initial=Priority.NORMAL.value)
+    priority = forms.TypedChoiceField(
+        label=mark("Priority"), choices=Priority.choices, coerce=int, initial=Priority.NORMAL.value
+    )
     address = forms.CharField(
+        label=mark("Address"),
         max_length=300,
         widget=forms.Textarea({"rows": 2}),
-        help_text="Street, city and ZIP code, to find technicians nearby.",
+        help_text=mark("Street, city and ZIP code, to find technicians nearby."),
     )
-    notes = forms.CharField(max_length=2000, required=False, widget=forms.Textarea({"rows": 3}))
+    notes = forms.CharField(
+        label=mark("Notes"), max_length=2000, required=False, widget=forms.Textarea({"rows": 3})
+    )
     preferred_technician = forms.ModelChoiceField(
-        queryset=Technician.objects.none(), required=False, empty_label="Nobody in particular"
+        queryset=Technician.objects.none(),
+        required=False,
+        label=mark("Preferred technician"),
+        empty_label=mark("Nobody in particular"),
     )
 
     def __init__(self, *args: Any, organization: Organization, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["customer_phone"] = PhoneNumberField(
             region=organization.default_region,
-            label="Customer's phone",
+            label=mark("Customer's phone"),
             widget=forms.TextInput({"type": "tel"}),
-            error_messages={"invalid": "Enter a valid phone number."},
+            error_messages={"invalid": _("Enter a valid phone number.")},
         )
         services_offered: Any = self.fields["service_type"]
         services_offered.queryset = ServiceType.objects.of(organization).filter(is_active=True)
@@ -65,6 +76,7 @@ class NewJobForm(forms.Form):
         add_window_fields(self, organization.time_zone)
         self.order_fields([*list(self.fields)[:6], *WINDOW_FIELDS])
         for name, field in self.fields.items():
+            translate_field(field)
             field.widget.attrs |= {"autocomplete": "off"}
             if self.is_bound and name in self.errors:
                 field.widget.attrs |= {"aria-invalid": "true", "aria-describedby": f"error_{name}"}
@@ -101,7 +113,7 @@ def new_job(request: HttpRequest) -> HttpResponse:
         submission_id = _accept(request, form)
     except idempotency.KeyReused:
         form.data = {**request.POST.dict(), "nonce": str(uuid4())}
-        form.add_error(None, "This form has already created a job. Submit it again to create another one.")
+        form.add_error(None, _("This form has already created a job. Submit it again to create another one."))
         return _render_form(request, form, status=409)
     address = reverse("console:new_job_made", args=[submission_id])
     if not views_base.is_fragment(request):
@@ -142,7 +154,7 @@ def show_made_job(request: HttpRequest, submission_id: int) -> HttpResponse:
     job = job_panel.job_of(request, job_id)
     answer = views_base.render_fragment(request, "console/board/_drawer.html", job_panel.build_panel(request, job))
     answer["HX-Push-Url"] = f"{board}?job={job_id}"
-    return views_base.with_note(answer, f"Job #{job_id} created.")
+    return views_base.with_note(answer, _("Job #{job} created.").format(job=job_id))
 
 
 def find_technicians(organization: Organization, entered: dict[str, Any]) -> dict[str, Any] | None:

@@ -19,6 +19,7 @@ from dispatch.console import views_base
 from dispatch.console.board.cards import COLUMNS
 from dispatch.console.board.display import LAYOUTS, Display, describe_address, normalize
 from dispatch.console.views_base import console_view
+from dispatch.core.languages import gettext as _
 
 # The board's address with no filters. Without any parameter, the board opens with the person's default view.
 ALL = {"view": "all"}
@@ -53,10 +54,10 @@ def build_menu(request: HttpRequest, query: QueryDict, **more: Any) -> dict[str,
         "current_view": next((one["view"].name for one in views if one["is_current"]), ""),
         "view_query": now,
         "layouts": [
-            (words, _address_with(kept, layout=layout), layout == display.layout)
+            (_(words), _address_with(kept, layout=layout), layout == display.layout)
             for layout, words in LAYOUTS.items()
         ],
-        "column_choices": [_column_choice(kept, display, name, words[0]) for name, words in COLUMNS.items()],
+        "column_choices": [_column_choice(kept, display, name, _(words[0])) for name, words in COLUMNS.items()],
         "all_jobs": f"{reverse('console:board')}?{urlencode(ALL)}",
         **more,
     }
@@ -76,7 +77,11 @@ def show_menu(request: HttpRequest) -> HttpResponse:
         )
     except ValidationError as error:
         return _refuse(request, query, error, entered_name=name, entered_shared=is_shared)
-    return _answer(request, query, f"View “{view.name}” {'shared' if is_shared else 'saved'}.")
+    return _answer(
+        request,
+        query,
+        (_("View “{name}” shared.") if is_shared else _("View “{name}” saved.")).format(name=view.name),
+    )
 
 
 @require_POST
@@ -89,18 +94,20 @@ def change_view(request: HttpRequest, view_id: int) -> HttpResponse:
         match do:
             case "rename":
                 view = services.rename_view(organization, view_id, user, role, request.POST.get("name", ""))
-                done = f"View renamed to “{view.name}”."
+                done = _("View renamed to “{name}”.").format(name=view.name)
             case "share":
                 view = services.share_view(organization, view_id, user, role)
-                done = f"Everyone in your organization can use “{view.name}” now."
+                done = _("Everyone in your organization can use “{name}” now.").format(name=view.name)
             case "delete":
-                done = f"View “{services.delete_view(organization, view_id, user, role)}” deleted."
+                done = _("View “{name}” deleted.").format(
+                    name=services.delete_view(organization, view_id, user, role)
+                )
             case "default":
                 chosen = services.choose_default(organization, user, view_id)
-                done = f"Your board opens with “{chosen}”."
+                done = _("Your board opens with “{name}”.").format(name=chosen)
             case "no_default":
                 services.choose_default(organization, user, None)
-                done = "Your board opens with all jobs."
+                done = _("Your board opens with all jobs.")
             case _:
                 raise BadRequest("Unknown action.")
     except SavedView.DoesNotExist:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from accounts.models import Organization
+from dispatch.core.languages import mark
 from dispatch.technicians import search
 from dispatch.technicians.search import TechnicianActivity
 
 # state → (tone, word), in display order
 STATES = {
-    "on_offer": ("calling", "Being called"),
-    "auto_paused": ("late", "Auto-paused"),
-    "available": ("good", "Available"),
-    "on_job": ("plain", "On a job"),
-    "off_shift": ("waiting", "Off shift"),
-    "off": ("off", "Off duty"),
+    "on_offer": ("calling", mark("Being called")),
+    "auto_paused": ("late", mark("Auto-paused")),
+    "available": ("good", mark("Available")),
+    "on_job": ("plain", mark("On a job")),
+    "off_shift": ("waiting", mark("Off shift")),
+    "off": ("off", mark("Off duty")),
 }
 MAX_MEMBERS = 60
 

@@ -15,6 +15,7 @@ from dispatch.console import views_base
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
 from dispatch.jobs.models import Job, JobText
 from dispatch.jobs.services import threads
 from dispatch.telephony.models import Text
@@ -71,11 +72,11 @@ def _entry(row: JobText) -> dict[str, Any]:
     tone, words = "", ""
     if not theirs:
         if row.text.status in threads.FAILED:
-            tone, words = "late", f"Not delivered. {row.text.error_message}".strip()
+            tone, words = "late", f"{_('Not delivered.')} {row.text.error_message}".strip()
         elif row.text.status == Text.Status.DELIVERED:
-            words = "Delivered"
+            words = _("Delivered")
         else:
-            words = "Sending" if row.text.status in _SENDING else "Sent"
+            words = _("Sending") if row.text.status in _SENDING else _("Sent")
     is_new = theirs and row.handled_at is None
     return {"row": row, "theirs": theirs, "tone": tone, "words": words, "is_new": is_new}
 

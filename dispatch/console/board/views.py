@@ -38,6 +38,7 @@ from dispatch.console.setup_checklist import load_checklist
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id, read_ids
+from dispatch.core.languages import gettext as _
 from dispatch.core.web import content_policy
 from dispatch.jobs.models import Job, Priority, ServiceType
 from dispatch.technicians import map_outline
@@ -197,7 +198,9 @@ def resume_technician(request: HttpRequest, technician_id: int) -> HttpResponse:
     if not views_base.is_fragment(request):
         return HttpResponseRedirect(views_base.return_url(request))
     answer = technician_strip_view(request)
-    return views_base.with_note(answer, f"{technician.name} was resumed and gets offers again.")
+    return views_base.with_note(
+        answer, _("{name} was resumed and gets offers again.").format(name=technician.name)
+    )
 
 
 @console_view

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods
 from accounts.tenancy import actor_of, user_of
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
+from dispatch.core import languages
 from dispatch.jobs.public.common import with_signed_link
 from notifications import rendering, services
 from notifications.models import Alert, Delivery
@@ -54,9 +55,13 @@ def alert_page(request: HttpRequest, alert_id: int) -> HttpResponse:
     if request.method == "POST":
         services.acknowledge_alert(alert.pk, user=user_of(request), actor=request.actor, via=LINK)
         return views_base.back_to(request, reverse("console:alert", args=[alert.pk]))
+    title, body = rendering.title_and_body(alert)
     context = {
         "current": "notifications",
         "tab": "alert",
+        "title": title,
+        "body": alert.shown_body if languages.is_english() else body,
+        "outcome": rendering.outcome_of(alert),
         "alert": alert,
         "is_open": alert.status == Alert.Status.OPEN,
         "address": rendering.path_to(alert),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.contrib import messages
 from django.db.models import QuerySet
 from django.http import Http404, HttpRequest, HttpResponse
@@ -13,13 +15,15 @@ from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
 from dispatch.core.ids import read_id, read_ids
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark, ngettext
 from notifications import services
 from notifications.models import Notification
-from notifications.rendering import path_to
+from notifications.rendering import outcome_of, path_to, title_and_body
 from notifications.services import alert_reach
 
 PAGE = 50
-VIEWS = (("", "All"), ("unread", "Unread"), ("alerts", "Alerts"))
+VIEWS = (("", mark("All")), ("unread", mark("Unread")), ("alerts", mark("Alerts")))
 TONES = {"critical": "attention", "toast": "calling", "quiet": "plain"}
 
 
@@ -42,13 +46,10 @@ def page(request: HttpRequest) -> HttpResponse:
         "current": "notifications",
         "tab": "listed",
         "view": view,
-        "views": VIEWS,
+        "views": [(name, _(words)) for name, words in VIEWS],
         "unread": own.filter(read_at=None).count(),
         "reaches_somebody": alert_reach.reaches_somebody(request.organization.pk),
-        "rows": [
-            {"notification": row, "tone": _tone(row), "state": _state(row), "address": path_to(row)}
-            for row in rows[:PAGE]
-        ],
+        "rows": [_describe(row) for row in rows[:PAGE]],
         "older": rows[PAGE - 1].pk if len(rows) > PAGE else None,
     }
     return views_base.render_page(request, "console/notices/listed.html", context)
@@ -65,9 +66,11 @@ def mark_read(request: HttpRequest) -> HttpResponse:
     if not only:
         messages.success(
             request,
-            f"{count} notification{'' if count == 1 else 's'} marked as read."
+            ngettext(
+                "{count} notification marked as read.", "{count} notifications marked as read.", count
+            ).format(count=count)
             if count
-            else "All notifications were already read.",
+            else _("All notifications were already read."),
         )
     return views_base.back_to(request, _back(request))
 
@@ -93,6 +96,12 @@ def _back(request: HttpRequest) -> str:
     return reverse("console:notifications") + (f"?view={view}" if view and view in dict(VIEWS) else "")
 
 
+def _describe(row: Notification) -> dict[str, Any]:
+    title, body = title_and_body(row)
+    shown = {"notification": row, "title": title, "body": body}
+    return {**shown, "tone": _tone(row), "state": _state(row), "address": path_to(row)}
+
+
 def _tone(row: Notification) -> str:
     if row.level == Notification.Level.CRITICAL and not row.is_open_alert:
         return "good" if row.settled_at else "waiting"
@@ -101,7 +110,7 @@ def _tone(row: Notification) -> str:
 
 def _state(row: Notification) -> str:
     if row.settled_at:
-        return row.settled_how
+        return outcome_of(row)
     if row.acknowledged_at:
-        return f"Acknowledged by {row.acknowledged_by or 'someone'}"
-    return "Waiting for acknowledgment" if row.is_open_alert else ""
+        return _("Acknowledged by {name}").format(name=row.acknowledged_by or _("someone"))
+    return _("Waiting for acknowledgment") if row.is_open_alert else ""

@@ -14,6 +14,7 @@ from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.notifications.preferences import render_settings
 from dispatch.console.views_base import console_view
+from dispatch.core.languages import gettext as _
 from dispatch.core.phone_numbers import InvalidPhone, parse_phone
 from dispatch.core.web.client_addresses import limit_key
 from dispatch.telephony.rules import why_not_callable
@@ -39,7 +40,7 @@ def change_phone(request: HttpRequest) -> HttpResponse:
     if error:
         return render_settings(request, status=422, phone=entered, phone_error=error)
     if accounts.change_own_phone(user_of(request), number, actor=request.actor):
-        messages.success(request, "Phone number saved." if number else "Phone number removed.")
+        messages.success(request, _("Phone number saved.") if number else _("Phone number removed."))
         if number:
             _send_code(request, BY_TEXT)
     return _back(request)
@@ -82,9 +83,9 @@ def _send_code(request: HttpRequest, by: str) -> None:
         messages.warning(request, str(error))
         return
     if by == BY_CALL:
-        messages.success(request, "Your phone will ring in a few seconds. The call says the code.")
+        messages.success(request, _("Your phone will ring in a few seconds. The call says the code."))
     else:
-        messages.success(request, "We texted you a code.")
+        messages.success(request, _("We texted you a code."))
 
 
 def _read_phone(entered: str, request: HttpRequest) -> tuple[str, str]:

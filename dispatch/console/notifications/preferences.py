@@ -20,12 +20,19 @@ from dispatch.console.notifications.channels import channel_context
 from dispatch.console.views_base import console_view
 from dispatch.core import languages
 from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.telephony import services as telephony
 from notifications import rules, services
 from notifications.services import phone_confirmation
 from notifications.services.preferences import Choice, Wants
 
-WAYS = {"shown": "On screen", "email": "Email", "sms": "Text", "voice": "Call", "chat": "Chat"}
+WAYS = {
+    "shown": mark("On screen"),
+    "email": mark("Email"),
+    "sms": mark("Text"),
+    "voice": mark("Call"),
+    "chat": mark("Chat"),
+}
 
 
 @require_http_methods(["GET", "POST"])
@@ -34,7 +41,7 @@ def page(request: HttpRequest) -> HttpResponse:
     """Render the table; on POST, save it. Each check box is named `<kind>:<way>`; only changes are written."""
     if request.method == "POST":
         count = _save(request)
-        messages.success(request, "Saved." if count else "No changes.")
+        messages.success(request, _("Saved.") if count else _("No changes."))
         return views_base.back_to(request, reverse("console:notification_choices"))
     return render_settings(request)
 
@@ -44,7 +51,7 @@ def page(request: HttpRequest) -> HttpResponse:
 def reset_preferences(request: HttpRequest) -> HttpResponse:
     """Reset the user's choices to the defaults."""
     services.reset_preferences(user_of(request), request.organization.pk, actor=request.actor)
-    messages.success(request, "Reset to defaults.")
+    messages.success(request, _("Reset to defaults."))
     return views_base.back_to(request, reverse("console:notification_choices"))
 
 
@@ -104,8 +111,8 @@ def _note(choice: Choice, role: str) -> str:
     if role != Membership.Role.ADMIN or choice.to == rules.ADMINS:
         return ""
     if choice.is_alert:
-        return "Goes to dispatchers. You get it if nobody acknowledges it or if there is no dispatcher."
-    return "Goes to dispatchers. You get it if there is no dispatcher."
+        return _("Goes to dispatchers. You get it if nobody acknowledges it or if there is no dispatcher.")
+    return _("Goes to dispatchers. You get it if there is no dispatcher.")
 
 
 def _boxes(choice: Choice) -> list[dict[str, Any]]:
@@ -113,7 +120,7 @@ def _boxes(choice: Choice) -> list[dict[str, Any]]:
     return [
         {
             "name": f"{choice.rule.kind}:{way}",
-            "words": words,
+            "words": _(words),
             "on": getattr(choice.wants, way),
             "instead": _fixed_text(choice, way),
         }
@@ -127,7 +134,7 @@ def _fixed_text(choice: Choice, way: str) -> str | None:
     An alert is always shown, a quiet kind is only listed, and only alerts call.
     """
     if way == "shown":
-        return {rules.CRITICAL: "Always shown", rules.QUIET: "In the list only"}.get(choice.level)
+        return {rules.CRITICAL: _("Always shown"), rules.QUIET: _("In the list only")}.get(choice.level)
     return "" if way == "voice" and not choice.is_alert else None
 
 

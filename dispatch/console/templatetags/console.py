@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -11,10 +11,11 @@ from django.utils.html import format_html, format_html_join, json_script
 from django.utils.safestring import SafeString
 from phonenumber_field.phonenumber import PhoneNumber, to_python
 
+from dispatch.console.board.reasons import translate_reason
 from dispatch.core import clock, languages
 from dispatch.core.languages import gettext as _
 from dispatch.core.script_texts import load_catalog
-from dispatch.technicians.rules import distance_words, travel_words
+from dispatch.technicians.rules import distance_words, road_words
 
 register = template.Library()
 
@@ -135,6 +136,18 @@ def national(phone: object) -> SafeString | str:
 
 
 @register.filter
+def reasoned(reason: str) -> str:
+    """Translate why a technician is or is not eligible."""
+    return translate_reason(reason)
+
+
+@register.filter
+def dated(day: date) -> str:
+    """Format a date as "Mon, Dec 7"."""
+    return languages.date_words(day)
+
+
+@register.filter
 def distance(meters: float | None, unit: str = "km") -> str:
     """Format a distance in the unit `mi` or `km`."""
     return "—" if meters is None else distance_words(meters, unit)
@@ -143,7 +156,11 @@ def distance(meters: float | None, unit: str = "km") -> str:
 @register.simple_tag
 def travel(meters: int | None, unit: str, travel_s: int | None) -> str:
     """Return how far away a technician is, and by which measure: "12 min by road" or "4.2 mi straight line"."""
-    return "—" if meters is None else travel_words(meters, unit, travel_s)
+    if meters is None:
+        return "—"
+    if travel_s is not None:
+        return _("{time} by road").format(time=road_words(travel_s).removesuffix(" by road"))
+    return _("{distance} straight line").format(distance=distance_words(meters, unit))
 
 
 @register.filter

@@ -12,6 +12,7 @@ from django.views.decorators.http import require_GET
 
 from dispatch.console import views_base
 from dispatch.console.board import job_panel, technician_picker
+from dispatch.console.board.reasons import translate_reason
 from dispatch.console.timeline import plan
 from dispatch.console.views_base import console_view
 from dispatch.core import clock
@@ -64,7 +65,9 @@ def check_drop(request: HttpRequest, job_id: int) -> HttpResponse:
 
     `others` is for technicians who are too far away to be considered, or "" if the job has no position.
     """
-    return JsonResponse(asdict(technician_picker.find_warnings(job_panel.job_of(request, job_id))))
+    found = technician_picker.find_warnings(job_panel.job_of(request, job_id))
+    warnings = {technician: translate_reason(words) for technician, words in found.warnings.items()}
+    return JsonResponse({**asdict(found), "warnings": warnings, "others": translate_reason(found.others)})
 
 
 def _read_day(given: str, today: date) -> date:

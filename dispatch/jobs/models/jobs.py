@@ -15,7 +15,7 @@ from accounts.scoping import OwnedModel, OwnedQuerySet
 from accounts.speech_fields import own_language
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
-from dispatch.core.languages import mark
+from dispatch.core.languages import gettext, mark
 from dispatch.jobs.models.policies import ServiceType
 from dispatch.jobs.models.threads import JobText
 from dispatch.jobs.rules import duplicates
@@ -29,9 +29,9 @@ OVERDUE = timedelta(seconds=30)
 class Priority(models.IntegerChoices):
     """The urgency of a job. Lower numbers are more urgent."""
 
-    EMERGENCY = 1, "Emergency"
-    URGENT = 2, "Urgent"
-    NORMAL = 3, "Normal"
+    EMERGENCY = 1, mark("Emergency")
+    URGENT = 2, mark("Urgent")
+    NORMAL = 3, mark("Normal")
 
 
 class WithWindow(models.Model):
@@ -144,11 +144,11 @@ class Job(WithWindow, OwnedModel):
     """
 
     class Status(models.TextChoices):
-        DISPATCHING = "dispatching", "Dispatching"
-        ASSIGNED = "assigned", "Assigned"
-        PENDING = "pending", "Pending"
-        COMPLETED = "completed", "Completed"
-        CANCELLED = "cancelled", "Canceled"
+        DISPATCHING = "dispatching", mark("Dispatching")
+        ASSIGNED = "assigned", mark("Assigned")
+        PENDING = "pending", mark("Pending")
+        COMPLETED = "completed", mark("Completed")
+        CANCELLED = "cancelled", mark("Canceled")
 
     class WaitingFor(models.TextChoices):
         NOTHING = "", "—"
@@ -336,12 +336,12 @@ class Job(WithWindow, OwnedModel):
         """The technician's report "Running late 20 min" while it matters, or an empty string."""
         if self.status != self.Status.ASSIGNED or self.started_at is not None or self.late_minutes is None:
             return ""
-        return f"Running late {self.late_minutes} min"
+        return gettext("Running late {minutes} min").format(minutes=self.late_minutes)
 
     @property
     def duplicate_words(self) -> str:
         """The flag in words, for badges."""
-        return f"Possible duplicate of #{self.duplicate_of_id}"
+        return gettext("Possible duplicate of #{job}").format(job=self.duplicate_of_id)
 
     @property
     def arrival_words(self) -> str:
@@ -372,9 +372,9 @@ class Candidate(OwnedModel):
     """A technician's rank for one job, with the reason for being eligible or not."""
 
     class Verdict(models.TextChoices):
-        IN = "in", "Eligible"
-        DEFERRED = "deferred", "Has another offer"
-        OUT = "out", "Not eligible"
+        IN = "in", mark("Eligible")
+        DEFERRED = "deferred", mark("Has another offer")
+        OUT = "out", mark("Not eligible")
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="candidates")
     technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+")
@@ -405,12 +405,12 @@ class Offer(OwnedModel):
     """One technician's chance at one job. Its call is the Call of purpose `offer` whose subject is this id."""
 
     class Status(models.TextChoices):
-        PENDING = "pending", "Pending"
-        ACCEPTED = "accepted", "Accepted"
-        DECLINED = "declined", "Declined"
-        TIMED_OUT = "timed_out", "Timed out"
-        FAILED = "failed", "Failed"
-        RESCINDED = "rescinded", "Withdrawn"
+        PENDING = "pending", mark("Pending")
+        ACCEPTED = "accepted", mark("Accepted")
+        DECLINED = "declined", mark("Declined")
+        TIMED_OUT = "timed_out", mark("Timed out")
+        FAILED = "failed", mark("Failed")
+        RESCINDED = "rescinded", mark("Withdrawn")
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="offers")
     technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="offers")

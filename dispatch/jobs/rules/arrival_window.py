@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from dispatch.core.languages import clock_time, mark
+from dispatch.core.languages import clock_time, date_words, mark
 from dispatch.core.languages import gettext as _
 
 LONGEST = timedelta(hours=24)
@@ -60,14 +60,14 @@ class ArrivalWindow:
         start, end = (moment.astimezone(ZoneInfo(zone)) for moment in (self.start, self.end))
         times = f"{start.hour}:{start.minute:02d}–{end.hour}:{end.minute:02d}"
         is_today = start.date() == now.astimezone(ZoneInfo(zone)).date()
-        return times if is_today else f"{start:%a, %b} {start.day}, {times}"
+        return times if is_today else f"{date_words(start)}, {times}"
 
 
 def local_moment(moment: datetime, zone: str, now: datetime) -> str:
     """Return a local time within a day from now as "7:00", and a later one as "Tue, Nov 24, 7:00"."""
     local = moment.astimezone(ZoneInfo(zone))
     at = f"{local.hour}:{local.minute:02d}"
-    return at if moment - now < timedelta(days=1) else f"{local:%a, %b} {local.day}, {at}"
+    return at if moment - now < timedelta(days=1) else f"{date_words(local)}, {at}"
 
 
 def day_words(local: datetime) -> str:
