@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django import forms
 
 from dispatch.core.languages import gettext
@@ -14,4 +16,5 @@ def translate_field(field: forms.Field) -> None:
     if isinstance(field, forms.ModelChoiceField):
         field.empty_label = gettext(str(field.empty_label)) if field.empty_label else field.empty_label
     elif isinstance(field, forms.ChoiceField):
-        field.choices = [(value, gettext(str(words)) if words else words) for value, words in field.choices]
+        choices: Any = field.choices
+        field.choices = [(value, gettext(str(words)) if words else words) for value, words in choices]

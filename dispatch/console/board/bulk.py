@@ -168,7 +168,7 @@ def _render_question(
 
 
 def _render_result(request: HttpRequest, name: str, result: BulkResult) -> HttpResponse:
-    done = {"dispatch-again": _("Calling technicians again for {jobs}."), "cancel": _("Canceled: {jobs}.")}[name]
+    done = {"dispatch-again": _("Calling technicians again for {jobs}."), "cancel": _("Canceled {jobs}.")}[name]
     said = done.format(jobs=_count(len(result.done))) if result.done else _("Nothing was changed.")
     if not result.refused and views_base.is_fragment(request):
         answer = HttpResponse("")
