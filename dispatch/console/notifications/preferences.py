@@ -16,6 +16,7 @@ from accounts.sso import sessions as sso
 from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.notifications.channels import channel_context
+from dispatch.console.notifications.push import push_context
 from dispatch.console.views_base import console_view
 from dispatch.core import languages
 from dispatch.telephony import services as telephony
@@ -23,7 +24,7 @@ from notifications import rules, services
 from notifications.services import phone_confirmation
 from notifications.services.preferences import Choice, Wants
 
-WAYS = {"shown": "On screen", "email": "Email", "sms": "Text", "voice": "Call", "chat": "Chat"}
+WAYS = {"shown": "On screen", "email": "Email", "sms": "Text", "voice": "Call", "chat": "Chat", "push": "Push"}
 
 
 @require_http_methods(["GET", "POST"])
@@ -81,6 +82,7 @@ def render_settings(request: HttpRequest, *, status: int = 200, **more: Any) -> 
         "confirmation": phone_confirmation.state_of(request.organization.pk, user),
         "languages": languages.CHOICES,
         **channel_context(request),
+        **push_context(request),
         **more,
     }
     return views_base.render_page(request, "console/notices/choosing.html", context, status=status)
