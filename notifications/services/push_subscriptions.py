@@ -204,7 +204,7 @@ def _owned_by(owner: Owner) -> dict[str, Any]:
     return {"user": None, "technician": owner}
 
 
-def _read_entered(entered: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+def _read_entered(entered: Mapping[str, Any]) -> tuple[str, Any]:
     endpoint, keys = entered.get("endpoint"), entered.get("keys")
     if not isinstance(endpoint, str) or not isinstance(keys, Mapping) or len(endpoint) > MAX_ENDPOINT:
         raise ValidationError("This is no subscription of a browser.")

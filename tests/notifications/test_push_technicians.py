@@ -55,7 +55,7 @@ def test_offer_acceptance_and_cancellation_reach_the_technician(
     assert (accepted["title"], accepted["url"][:3]) == ("The job is yours", "/t/")
     assert str(job.customer_phone) not in str(accepted)
     assert job.customer_name not in str(accepted)
-    actions.cancel(job.pk, actor=events.SYSTEM)
+    actions.cancel(job.pk, "the customer called", actor=events.SYSTEM)
     send()
     assert service.pushed[2].payload["title"] == "Your job was canceled"
     assert service.pushed[2].payload["tag"] == accepted["tag"], "it replaces the earlier one"
