@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from django.db import connections
 from playwright.sync_api import Page, expect
 
 from dispatch.jobs import signed_links
@@ -36,6 +38,10 @@ CLICK = """async (action) => {
   self.dispatchEvent(Object.assign(new ExtendableEvent("notificationclick"), { notification, action }));
 }"""
 PERMISSION = "Object.defineProperty(Notification, 'permission', { get: () => '%s' });"
+INSTALLED = """
+const real = window.matchMedia.bind(window);
+window.matchMedia = (query) => query.includes("standalone") ? { matches: true } : real(query);
+"""
 SHOWN = """async () => (await self.registration.getNotifications()).map(
   ({ title, body, tag }) => ({ title, body, tag }))"""
 FOCUS = "() => { WindowClient.prototype.focus = async function () { return this; }; }"  # needs a person's click
@@ -103,8 +109,15 @@ class Visitor:
 
 
 def send() -> None:
-    while loops.send_push() == 0:
-        pass
+    """Run the loop that sends pushes, in a thread: in this one, Playwright's event loop runs."""
+
+    def run() -> None:
+        while loops.send_push() == 0:
+            pass
+        connections.close_all()
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(run).result()
 
 
 def test_user_turns_it_on_and_the_test_notification_is_shown(floor, sign_in, service: PushService) -> None:
@@ -168,9 +181,7 @@ def test_technician_turns_it_on(floor, sign_in, service: PushService) -> None:
 
 def test_installed_app_without_connection_shows_its_page_and_returns(floor, sign_in) -> None:
     page = sign_in(make.dispatcher(floor.organization), path="/board/")
-    devtools = page.context.new_cdp_session(page)
-    features = [{"name": "display-mode", "value": "standalone"}]
-    devtools.send("Emulation.setEmulatedMedia", {"features": features})
+    page.add_init_script(INSTALLED)
     page.reload()
     page.wait_for_function("() => navigator.serviceWorker.ready.then(() => true)")
     page.context.set_offline(True)
