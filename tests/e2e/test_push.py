@@ -190,6 +190,5 @@ def test_installed_app_without_connection_shows_its_page_and_returns(floor, sign
     assert "/board/" in page.url
     assert page.evaluate("getComputedStyle(document.querySelector('.card')).borderRadius") != "0px", "it has style"
     page.context.set_offline(False)
-    page.get_by_role("button", name="Try again").click()
     expect(page.locator("header.top")).to_be_visible()
     assert page.evaluate("caches.keys().then((names) => names.length)") == 1
