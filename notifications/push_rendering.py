@@ -80,7 +80,10 @@ def shows_details(organization_id: int) -> bool:
 def _is_recipient(subscription: PushSubscription, purpose: str) -> bool:
     if subscription.technician is not None:
         return subscription.technician.is_active or purpose == Purpose.JOB_NEWS
-    return alert_links.is_recipient(subscription.organization_id, subscription.user)
+    user = subscription.user
+    if user is None or (user.sessions_ended_at and subscription.created_at <= user.sessions_ended_at):
+        return False
+    return alert_links.is_recipient(subscription.organization_id, user)
 
 
 def _language_of(subscription: PushSubscription, organization: Organization) -> str:

@@ -2,15 +2,19 @@
 
 from django.urls import include, path
 
-from dispatch.console import app_manifest, page_context
+from dispatch.console import app_manifest, page_context, service_worker
 from dispatch.console.board import bulk, job_panel, new_job, saved_views, thread, views
 from dispatch.console.notifications.acknowledging import alert_link
+from dispatch.console.notifications.push import technician_browser
 from dispatch.console.timeline import views as timeline
 
 app_name = "console"
 urlpatterns = [
     path("console.webmanifest", app_manifest.console_manifest, name="app_manifest"),
     path("technician.webmanifest", app_manifest.technician_manifest, name="technician_manifest"),
+    path("service-worker.js", service_worker.service_worker, name="service_worker"),
+    path("offline/", service_worker.offline_page, name="offline"),
+    path("t/<str:token>/push/", technician_browser, name="technician_push"),
     path("organization/", page_context.choose_organization, name="choose_organization"),
     path("duty/", page_context.duty, name="duty"),
     path("tour/dismiss/", page_context.dismiss_tour, name="dismiss_tour"),

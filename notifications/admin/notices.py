@@ -282,7 +282,7 @@ class StepsOfPolicy(OwnedTabularInline):
 
     model = EscalationStep
     dispatcher_may = VIEW
-    fields = ["position", "audience", "after_s", "spacing_s", "sms", "voice", "chat"]
+    fields = ["position", "audience", "after_s", "spacing_s", "sms", "voice", "chat", "push"]
 
 
 @admin.register(EscalationPolicy)
@@ -300,6 +300,6 @@ class EscalationPolicyAdmin(AuditedAdmin):
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Show above the fields whom alerts reach by text and call, and the installation's defaults."""
-        fields = ["repeat_s", "again_after_s", "return_after_s", "call_pool"]
+        fields = ["repeat_s", "again_after_s", "return_after_s", "call_pool", "push_shows_details"]
         description = format_html("{} {}", describe_reach(request, obj), installed_plan())
         return [(None, {"fields": fields, "description": description})]

@@ -33,7 +33,7 @@ class PreferenceSerializer(StrictSerializer):
     """The caller's preferences for one kind of event.
 
     `shown`: show the event as it happens, not only in the list; a critical alert is always shown. The `sms`,
-    `voice` and `chat` of a critical kind are part of its escalation. Other kinds never use voice.
+    `voice`, `chat` and `push` of a critical kind are part of its escalation. Other kinds never use voice.
     """
 
     kind = serializers.ChoiceField(choices=rules.KIND_CHOICES, read_only=True)
@@ -44,6 +44,7 @@ class PreferenceSerializer(StrictSerializer):
     sms = serializers.BooleanField(required=False)
     voice = serializers.BooleanField(required=False)
     chat = serializers.BooleanField(required=False, help_text="Send it to the caller's chat channels.")
+    push = serializers.BooleanField(required=False, help_text="Send it to the caller's browsers.")
     is_own = serializers.BooleanField(
         read_only=True, help_text=("True if the user chose this, false if these are the defaults.")
     )
@@ -71,7 +72,7 @@ class PreferenceView(APIView):
         body = PreferenceSerializer(data=request.data, partial=True)
         body.is_valid(raise_exception=True)
         before = _preferences(request)[kind]
-        names = ("shown", "email", "sms", "voice", "chat")
+        names = ("shown", "email", "sms", "voice", "chat", "push")
         wants = Wants(**{name: body.validated_data.get(name, before[name]) for name in names})
         services.save_preference(user_of(request), request.organization.pk, kind, wants, actor=request.actor)
         return Response(PreferenceSerializer(_preferences(request)[kind]).data)
@@ -88,6 +89,7 @@ def _preferences(request: Request) -> dict[str, dict[str, Any]]:
             "sms": choice.wants.sms,
             "voice": choice.wants.voice,
             "chat": choice.wants.chat,
+            "push": choice.wants.push,
             "is_own": choice.is_own,
         }
         for choice in services.choices_of(user_of(request), request.organization.pk)
@@ -139,6 +141,7 @@ class StepSerializer(StrictSerializer):
     sms = serializers.BooleanField(default=True)
     voice = serializers.BooleanField(default=True)
     chat = serializers.BooleanField(default=True)
+    push = serializers.BooleanField(default=True)
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if not (attrs["sms"] or attrs["voice"]):
@@ -164,6 +167,9 @@ class EscalationSerializer(StrictSerializer):
     )
     call_pool = OwnedSlugRelatedField(
         "code", queryset=DispatchPool.objects.filter(kind="calls"), allow_null=True, required=False
+    )
+    push_shows_details = serializers.BooleanField(
+        default=True, help_text="False: push notifications name only the kind of event."
     )
     steps = StepSerializer(many=True, required=False)
 
@@ -207,6 +213,7 @@ class EscalationView(APIView):
                     "again_after_s": new.get("again_after_s"),
                     "return_after_s": new.get("return_after_s"),
                     "call_pool": new.get("call_pool"),
+                    "push_shows_details": new["push_shows_details"],
                 },
             )
             policy.steps.all().delete()
@@ -231,10 +238,11 @@ class EscalationView(APIView):
             "again_after_s": plan.again_after_s,
             "return_after_s": plan.return_after_s,
             "call_pool": policy.call_pool if policy else None,
+            "push_shows_details": policy.push_shows_details if policy else True,
             "steps": [
                 {
                     "audience": step.audience, "after_s": step.after_s, "spacing_s": step.spacing_s,
-                    "sms": step.sms, "voice": step.voice, "chat": step.chat,
+                    "sms": step.sms, "voice": step.voice, "chat": step.chat, "push": step.push,
                 }
                 for step in plan.steps
             ],

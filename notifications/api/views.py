@@ -18,6 +18,7 @@ from accounts.api.views import MEMBER, OrganizationViewSet, OwnedFilterSet
 from accounts.models import ApiKey
 from accounts.tenancy import user_of
 from notifications import services
+from notifications.api.channels import ChannelViewSet, PushSubscriptionViewSet, TeamChannelViewSet
 from notifications.api.config import EscalationView, PreferencesView, PreferenceView, RouteViewSet
 from notifications.api.serializers import (
     AlertSerializer,
@@ -123,6 +124,9 @@ class AlertViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizatio
 router = SimpleRouter()
 router.register("notifications", NotificationViewSet, basename="notification")
 router.register("alerts", AlertViewSet, basename="alert")
+router.register("alert-channels", ChannelViewSet, basename="alert-channel")
+router.register("team-channels", TeamChannelViewSet, basename="team-channel")
+router.register("push-subscriptions", PushSubscriptionViewSet, basename="push-subscription")
 router.register("notification-rules", RouteViewSet, basename="notification-rule")
 urlpatterns = [
     path("notification-preferences/", PreferencesView.as_view(), name="notification-preferences"),

@@ -74,11 +74,15 @@ def add_channel(
     entered: Mapping[str, str],
     *,
     actor: Actor,
+    **more: str,
 ) -> AlertChannel:
-    """Add a channel of the user, or of the team if `user` is None. Raises ValidationError by field."""
+    """Add a channel of the user, or of the team if `user` is None. Raises ValidationError by field.
+
+    `more`: the scope and audience of a team's channel.
+    """
     config, address = kinds.read_entered(kind, entered)
     label = AlertChannel.Kind(kind).label
-    row = AlertChannel(organization=organization, user=user, kind=kind, address=address)
+    row = AlertChannel(organization=organization, user=user, kind=kind, address=address, **more)
     row.name, row.config = name.strip()[:MAX_NAME] or label, config
     save_new(row, actor=actor)
     return row

@@ -7,6 +7,7 @@ statements run in the transactions of alerts and jobs, which no push may fail.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from typing import Any
 
 from django.db import connection
 from django.db.models import Q
@@ -79,7 +80,7 @@ def close_alert(alert: Alert) -> None:
 
 def _write(
     statement: str,
-    owner: object,
+    owner: Any,
     purpose: str,
     subject_id: int,
     *,
@@ -87,7 +88,7 @@ def _write(
     attempt: int = 0,
     organization_id: int = 0,
 ) -> None:
-    values = {
+    values: dict[str, Any] = {
         "owner": owner, "purpose": purpose, "subject_id": subject_id, "attempt": attempt, "until": until,
         "organization_id": organization_id, "now": clock.now(),
     }  # fmt: skip

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from cryptography.hazmat.primitives.asymmetric import ec
 from django.core.exceptions import ValidationError
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import F, Q, QuerySet
 
 from accounts.auth import throttling
 from accounts.models import Organization, User
@@ -42,6 +42,10 @@ _SYSTEMS = (("iPhone", "iPhone"), ("iPad", "iPad"), ("Android", "Android"), ("Wi
             ("Mac OS X", "Mac"), ("CrOS", "ChromeOS"), ("Linux", "Linux"))  # fmt: skip
 
 
+# Ending all sessions of a user ends push notifications in the browsers of that time.
+_IS_VALID = Q(user__sessions_ended_at=None) | Q(created_at__gt=F("user__sessions_ended_at"))
+
+
 class TestRefused(Exception):
     """No test message was sent. The text says why, as a sentence for the user."""
 
@@ -63,7 +67,11 @@ class SubscriptionState:
 # --- Reading -----------------------------------------------------------------------------------------------------
 def subscriptions_of(organization_id: int, owner: Owner) -> QuerySet[PushSubscription]:
     """Return the owner's browsers in the organization, without their secrets."""
-    rows = PushSubscription.objects.of(organization_id).filter(**_owned_by(owner)).defer("endpoint", "keys")
+    rows = (
+        PushSubscription.objects.of(organization_id)
+        .filter(_IS_VALID, **_owned_by(owner))
+        .defer("endpoint", "keys")
+    )
     own: QuerySet[PushSubscription] = rows.order_by("pk")
     return own
 
@@ -78,7 +86,7 @@ def states_of(organization_id: int, owner: Owner) -> list[SubscriptionState]:
 
 def subscribed_users(organization_id: int, users: Collection[int]) -> set[int]:
     """Return which of these users have a browser that gets push notifications."""
-    rows = PushSubscription.objects.of(organization_id).filter(user_id__in=users)
+    rows = PushSubscription.objects.of(organization_id).filter(_IS_VALID, user_id__in=users)
     return set(rows.values_list("user_id", flat=True))
 
 
@@ -114,8 +122,8 @@ def subscribe(
             remove(other, actor=actor)
         row: PushSubscription | None = same.filter(**_owned_by(owner)).first()
         if row is not None:
-            row.keys, row.server_key = keys, server_key
-            row.save(update_fields=["keys", "server_key"])
+            row.keys, row.server_key, row.created_at = keys, server_key, clock.now()
+            row.save(update_fields=["keys", "server_key", "created_at"])
             return row
         if rows.filter(**_owned_by(owner)).count() >= MAX_PER_PERSON:
             raise ValidationError(f"At most {MAX_PER_PERSON} browsers are possible. Remove one first.")
@@ -204,7 +212,7 @@ def _owned_by(owner: Owner) -> dict[str, Any]:
     return {"user": None, "technician": owner}
 
 
-def _read_entered(entered: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+def _read_entered(entered: Mapping[str, Any]) -> tuple[str, Any]:
     endpoint, keys = entered.get("endpoint"), entered.get("keys")
     if not isinstance(endpoint, str) or not isinstance(keys, Mapping) or len(endpoint) > MAX_ENDPOINT:
         raise ValidationError("This is no subscription of a browser.")

@@ -398,7 +398,7 @@
   }
 
   function desktop(row) {
-    if (!("Notification" in window) || Notification.permission !== "granted") return;
+    if (!("Notification" in window) || Notification.permission !== "granted" || D.stored("push", "") === "1") return;
     try {
       const shown = new Notification(row.title, { body: row.body, tag: "dispatch-" + row.event_id, requireInteraction: true });
       shown.onclick = () => {
@@ -423,12 +423,24 @@
     if ("Notification" in window && Notification.permission === "default") Notification.requestPermission().then(sayDesktop, () => {});
   }
 
+  /* Show a desktop notification as an alert would. Mobile browsers let only a service worker show one. */
+  async function testDesktop() {
+    const options = { body: T.get("Alerts look like this while Dispatch is in the background."), tag: "dispatch-test" };
+    try {
+      new Notification(T.get("Test notification"), options);
+    } catch {
+      const worker = await navigator.serviceWorker?.getRegistration();
+      if (worker) worker.showNotification(T.get("Test notification"), options);
+      else D.note(T.get("This browser shows notifications only after push is turned on in Notification settings."), "late");
+    }
+  }
+
   function sayDesktop() {
     const button = document.getElementById("ask-desktop");
     if (!button) return;
     const permission = "Notification" in window ? Notification.permission : "denied";
-    button.disabled = permission !== "default";
-    button.textContent = { granted: T.get("Desktop notifications are on"), denied: T.get("Desktop notifications are blocked by your browser") }[permission] || T.get("Turn on desktop notifications…");
+    button.disabled = permission === "denied";
+    button.textContent = { granted: T.get("Test desktop notification"), denied: T.get("Desktop notifications are blocked by your browser") }[permission] || T.get("Turn on desktop notifications…");
   }
 
   document.addEventListener("DOMContentLoaded", () => {
@@ -451,7 +463,10 @@
       unlock();
       (audio?.state === "suspended" ? audio.resume() : Promise.resolve()).then(play, () => {});
     });
-    document.getElementById("ask-desktop")?.addEventListener("click", askForDesktop);
+    document.getElementById("ask-desktop")?.addEventListener("click", () => {
+      if ("Notification" in window && Notification.permission === "granted") testDesktop();
+      else askForDesktop();
+    });
     document.addEventListener("click", (event) => {
       const duty = event.target.closest("[data-duty]")?.dataset.duty;
       if (duty === "on") {

@@ -39,8 +39,8 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call, CallEvent, SpendCap, Text
 from dispatch.telephony.services import inbound, keys, probes, spend_caps
 from notifications import escalation_rules
-from notifications.models import Alert, AlertChannel, Delivery, Notification
-from notifications.services import chat_deliveries, deliveries
+from notifications.models import Alert, AlertChannel, Delivery, Notification, PushMessage, PushSubscription
+from notifications.services import chat_deliveries, deliveries, push_deliveries
 from tests.core.test_failures_page import defined_in
 from tests.harness.leads import Floor
 from tests.support import factories as make
@@ -154,6 +154,22 @@ def due_chat(organization: Organization) -> Delivery:
 
 def failing_chat(bad: Delivery) -> Any:
     return fails_for(chat_deliveries, "is_needed", lambda notification: notification.pk == bad.notification_id)
+
+
+def due_push(organization: Organization) -> PushMessage:
+    """Return a message to a browser of someone who is no member any longer: it is dropped."""
+    subscription = PushSubscription.objects.create(
+        organization=organization, user=make.user(f"Former {organization.pk}"), name="x", host="x", endpoint="x"
+    )
+    row: PushMessage = PushMessage.objects.create(
+        organization=organization, subscription=subscription, purpose="test", subject_id=1,
+        expires_at=clock.now() + timedelta(hours=1),
+    )  # fmt: skip
+    return row
+
+
+def failing_push(bad: PushMessage) -> Any:
+    return fails_for(push_deliveries, "_claim", lambda pk: pk == bad.pk)
 
 
 def failing_delivery(bad: Delivery) -> Any:
@@ -330,6 +346,7 @@ CASES: dict[str, Case] = {
         due_delivery("sms"), lambda row: reload(row).status != "waiting", failing_delivery
     ),
     "notifications_chat": Case(due_chat, lambda row: reload(row).status == "dropped", failing_chat),
+    "notifications_push": Case(due_push, lambda row: reload(row).status == "dropped", failing_push),
     "calls_keys": Case(
         stored_key,
         lambda event: reload(event).next_action_at is None,

@@ -29,6 +29,6 @@ def test_the_steps_are_those_that_are_installed() -> None:
 
 def test_its_loops_exist() -> None:
     named = re.findall(r"`(notif\w+)`", PAGE)
-    assert len(named) == 5
+    assert len(named) == 6
     for name in named:
         assert find_loop(name)

@@ -12,6 +12,7 @@ from django.core.exceptions import ValidationError
 from django.db import connection, transaction
 from django.test import Client
 
+from accounts.auth.sessions import end_all_sessions
 from accounts.models import Membership, Organization, User
 from accounts.tenancy import actor_of
 from dispatch.core import clock, events
@@ -380,6 +381,24 @@ def test_former_member_gets_nothing(service: PushService, office: Organization, 
     send()
     assert service.requests == 0
     assert PushMessage.objects.get().status == "dropped"
+
+
+def test_end_of_all_sessions_ends_push_until_it_is_turned_on_again(
+    service: PushService, office: Organization, dora: User
+) -> None:
+    subscribe(service, office, dora)
+    raise_alert(office)
+    escalate()
+    end_all_sessions(dora, actor=events.SYSTEM)
+    send()
+    assert service.requests == 0
+    assert push_subscriptions.states_of(office.pk, dora) == []
+    clock.travel(1)
+    subscribe(service, office, dora)
+    raise_alert(office, 13)
+    escalate()
+    send()
+    assert any("Job 13" in one["title"] for one in service.payloads("laptop"))
 
 
 def test_kill_between_sending_and_recording_sends_again_under_the_same_tag(

@@ -77,6 +77,8 @@ from notifications.models import (
     Notification,
     PhoneConfirmation,
     Preference,
+    PushMessage,
+    PushSubscription,
     Route,
 )
 from tests.leads.rows import ROWS as LEAD_ROWS
@@ -421,6 +423,27 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
         name=t.tag[:60],
         address="example.org",
         config={"url": "https://example.org/", "token": t.tag},
+    ),
+    PushSubscription: lambda t: PushSubscription.objects.create(
+        organization=t.organization,
+        user=t.dispatcher,
+        name=t.tag[:60],
+        host="push.example.com",
+        endpoint=f"https://push.example.com/{t.tag}",
+        endpoint_hash=t.tag[:64],
+        keys={"p256dh": t.tag, "auth": t.tag},
+        server_key=t.tag[:120],
+    ),
+    PushMessage: lambda t: PushMessage.objects.create(
+        organization=t.organization,
+        subscription=t.row(PushSubscription),
+        purpose="test",
+        subject_id=1,
+        status="failed",
+        next_attempt_at=None,
+        ended_at=clock.now(),
+        expires_at=clock.now(),
+        error=t.tag,
     ),
     PhoneConfirmation: lambda t: PhoneConfirmation.objects.create(
         organization=t.organization, user=t.dispatcher, phone=make.phone(), nonce=t.tag[:32]

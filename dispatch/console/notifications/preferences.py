@@ -17,6 +17,7 @@ from accounts.sso import sessions as sso
 from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.notifications.channels import channel_context
+from dispatch.console.notifications.push import push_context
 from dispatch.console.views_base import console_view
 from dispatch.core import languages
 from dispatch.core.languages import gettext as _
@@ -32,6 +33,7 @@ WAYS = {
     "sms": mark("Text"),
     "voice": mark("Call"),
     "chat": mark("Chat"),
+    "push": mark("Push"),
 }
 
 
@@ -97,6 +99,7 @@ def render_settings(request: HttpRequest, *, status: int = 200, **more: Any) -> 
         "confirmation": phone_confirmation.state_of(request.organization.pk, user),
         "languages": languages.OWN_NAMES,
         **channel_context(request),
+        **push_context(request),
         **more,
     }
     return views_base.render_page(request, "console/notices/choosing.html", context, status=status)

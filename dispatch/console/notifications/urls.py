@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from dispatch.console.notifications import acknowledging, channels, inbox, phone, preferences
+from dispatch.console.notifications import acknowledging, channels, inbox, phone, preferences, push
 
 urlpatterns = [
     path("", inbox.page, name="notifications"),
@@ -13,6 +13,10 @@ urlpatterns = [
     path("channels/new/<slug:kind>/", channels.new_channel, name="channel_new"),
     path("channels/<int:channel_id>/test/", channels.test_channel, name="channel_test"),
     path("channels/<int:channel_id>/remove/", channels.remove_channel, name="channel_remove"),
+    path("push/", push.own_browser, name="push"),
+    path("push/browsers/", push.list_browsers, name="push_browsers"),
+    path("push/<int:subscription_id>/test/", push.test_browser, name="push_test"),
+    path("push/<int:subscription_id>/remove/", push.remove_browser, name="push_remove"),
     path("choices/", preferences.page, name="notification_choices"),
     path("choices/usual/", preferences.reset_preferences, name="notification_usual"),
     path("phone/", phone.change_phone, name="own_phone"),

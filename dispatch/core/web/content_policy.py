@@ -17,7 +17,7 @@ def content_policy(images: Iterable[str] = ()) -> str:
     pictures = " ".join(["'self'", "data:", *images])
     return (
         f"default-src 'self'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src {pictures}; "
-        "object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+        "worker-src 'self'; object-src 'none'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
     )
 
 

@@ -22,7 +22,7 @@ from dispatch.jobs.signed_links import InvalidLink
 
 _POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self' data:; "
-    "manifest-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors {frames}"
+    "manifest-src 'self'; worker-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors {frames}"
 )
 
 # By version of IP: prefix of a network, and how many times the rate of one address it has.

@@ -17,7 +17,7 @@ from dispatch.core import clock, fault_injection
 from dispatch.core.db import fast_rows, lock_waits
 from dispatch.core.db.errors import is_lock_timeout
 from dispatch.core.db.lock_waits import RecentlyBlocked
-from dispatch.jobs import policies, rules, sql
+from dispatch.jobs import policies, rules, sql, technician_messages
 from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.rules import CascadePolicy
 from dispatch.jobs.services import ranking, slots, sms, transitions, travel, waits
@@ -285,6 +285,7 @@ def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: N
         priority=job.priority,
         waiter=f"job:{job.pk}",
     )
+    technician_messages.report(offer.technician_id, technician_messages.OFFER, offer.pk, until=offer.expires_at)
     if policy.offer_by_text:
         sms.send_offer(offer, job, to_phone=technician.phone, pool=pool)
     return offer, call

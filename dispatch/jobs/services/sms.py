@@ -34,7 +34,6 @@ ADDRESS_TEXT_LIFETIME = timedelta(hours=4)
 def send_offer(offer: Offer, job: Job, *, to_phone: Any, pool: DispatchPool) -> Text | None:
     """Send the offer by text in addition to its call. Return None if this technician is only called."""
     organization, url = job.organization, signed_links.offer_url(offer)
-    technician_messages.report(offer.technician_id, technician_messages.OFFER, offer.pk, until=offer.expires_at)
     with languages.override(language_for(organization, offer.technician)):
         body = phrases.offer_text(organization.name, prompt_context(job, offer.distance_m), url)
     try:

@@ -1,0 +1,134 @@
+"""Push notifications on the settings page and on a technician's page, and the service worker."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from django.test import Client
+
+from accounts.models import Organization, User
+from dispatch.jobs import signed_links
+from notifications import loops
+from notifications.models import PushSubscription
+from notifications.services.push_sign_out import COOKIE
+from tests.notifications.push_service import PushService, push_service
+from tests.support import factories as make
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PUSH = "/notifications/push/"
+
+
+@pytest.fixture
+def service(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[PushService]:
+    settings.HTTP_ALLOWED_NETWORKS = ["127.0.0.0/8"]
+    with push_service(monkeypatch) as running:
+        yield running
+
+
+@pytest.fixture
+def office() -> Organization:
+    return make.organization("Desert Air")
+
+
+@pytest.fixture
+def dora(office: Organization) -> User:
+    return make.dispatcher(office, "Dora")
+
+
+def post(client: Client, path: str, **body: Any) -> Any:
+    return client.post(path, json.dumps(body), content_type="application/json")
+
+
+def test_user_turns_on_tests_and_turns_off(service: PushService, dora: User) -> None:
+    client, laptop = make.browser(dora), service.browser("laptop")
+    assert client.get(PUSH).json()["browsers"] == []
+    answer = post(client, PUSH, do="on", subscription=laptop.subscription)
+    (digest,) = answer.json()["browsers"]
+    assert answer.cookies[COOKIE]["httponly"]
+    assert post(client, PUSH, do="test", browser=digest).status_code == 200
+    assert "Sending a test notification" in client.get("/notifications/choices/").content.decode()
+    while loops.send_push() == 0:
+        pass
+    assert service.payloads("laptop")[0]["title"] == "Test notification"
+    shown = client.get("/notifications/push/browsers/").content.decode()
+    assert "Works." in shown
+    assert laptop.subscription["endpoint"] not in shown
+    assert post(client, PUSH, do="off", browser=digest).json()["browsers"] == []
+    assert not PushSubscription.objects.exists()
+
+
+def test_sign_out_removes_this_browser_only(service: PushService, dora: User) -> None:
+    laptop, phone = make.browser(dora), make.browser(dora)
+    post(laptop, PUSH, do="on", subscription=service.browser("laptop").subscription)
+    post(phone, PUSH, do="on", subscription=service.browser("phone").subscription)
+    laptop.post("/admin/logout/")
+    (row,) = PushSubscription.objects.all()
+    assert row.endpoint.endswith("/phone")
+
+
+def test_cookie_of_another_user_removes_nothing(service: PushService, office: Organization, dora: User) -> None:
+    post(make.browser(dora), PUSH, do="on", subscription=service.browser("laptop").subscription)
+    mallory = make.browser(make.dispatcher(office, "Mallory"))
+    for given in (str(PushSubscription.objects.get().public_id), "nonsense", "0" * 3000):
+        mallory.cookies[COOKIE] = given
+        mallory.post("/admin/logout/")
+    assert PushSubscription.objects.count() == 1
+
+
+def test_colleagues_browser_cannot_be_tested_or_removed(
+    service: PushService, office: Organization, dora: User
+) -> None:
+    post(make.browser(dora), PUSH, do="on", subscription=service.browser("laptop").subscription)
+    row = PushSubscription.objects.get()
+    mallory = make.browser(make.dispatcher(office, "Mallory"))
+    for act in ("test", "remove"):
+        assert mallory.post(f"{PUSH}{row.pk}/{act}/").status_code == 404
+    post(mallory, PUSH, do="off", browser=row.endpoint_hash)
+    assert PushSubscription.objects.count() == 1
+    assert post(mallory, PUSH, do="test", browser=row.endpoint_hash).status_code == 429
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"[]", 400), (b"{", 400), (b"[" * 2000, 400), (b'{"do": "on"}', 422), (b'{"do": "x"}', 400),
+        (b'{"do": "on", "subscription": "x"}', 422), (b'{"do": "off", "browser": "\\u0000"}', 200),
+        (b'{"do": "on", "subscription": {"endpoint": "https://push.example.com/\\u0000", "keys": {}}}', 422),
+        (b"x" * 5000, 400), (b"\xff", 400),
+    ],
+)  # fmt: skip
+def test_malformed_body_is_refused(dora: User, body: bytes, status: int) -> None:
+    answer = make.browser(dora).post(PUSH, body, content_type="application/json")
+    assert answer.status_code == status
+
+
+def test_technician_gets_push_by_their_link(service: PushService, office: Organization) -> None:
+    ann = make.technician(office, "Ann")
+    path = urlsplit(signed_links.technician_url(ann)).path + "push/"
+    client, phone = Client(), service.browser("phone")
+    (digest,) = post(client, path, do="on", subscription=phone.subscription).json()["browsers"]
+    post(client, path, do="test", browser=digest)
+    while loops.send_push() == 0:
+        pass
+    (payload,) = service.payloads("phone")
+    assert payload["url"].startswith("/t/")
+    assert client.get(payload["url"]).status_code == 200
+    assert post(client, "/t/forged/push/", do="on", subscription=phone.subscription).status_code == 404
+
+
+def test_service_worker_may_control_every_page_and_keeps_no_data(dora: User) -> None:
+    answer = Client().get("/service-worker.js")
+    assert answer["Service-Worker-Allowed"] == "/"
+    assert answer["Content-Type"].startswith("text/javascript")
+    assert "no-cache" in answer["Cache-Control"]
+    kept = json.loads(answer.content.decode().split("const KEPT = ")[1].split(";")[0])
+    assert all(path == "/offline/" or "/static/" in path for path in kept)
+    page = make.browser(dora).get("/offline/").content.decode()
+    assert "You're offline" in page.replace("&#x27;", "'")
+    assert "Dora" not in page
+    assert "worker-src 'self'" in make.browser(dora).get("/board/")["Content-Security-Policy"]
