@@ -25,12 +25,14 @@ from dispatch.core.web.body_limits import BodyLimitMiddleware  # noqa: E402
 from dispatch.core.web.http_metrics import HttpMetrics, SocketMetrics  # noqa: E402
 from dispatch.core.web.probes import Probes  # noqa: E402
 from dispatch.outbox import processor  # noqa: E402
+from dispatch.telephony.webhook_route import WebhookRoute  # noqa: E402
 from notifications.routing import websocket  # noqa: E402
 
 webhooks = BareHandler("/telephony/", "dispatch.telephony.urls", settings.WEBHOOK_MIDDLEWARE)
+reports = WebhookRoute(ThreadedASGIHandler(THREADS, webhooks), webhooks)
 http = HttpMetrics(
     BodyLimitMiddleware(
-        Probes(ThreadedASGIHandler(THREADS, webhooks)),
+        Probes(reports),
         default_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
         routes=settings.LARGE_BODY_ROUTES,
     )
@@ -46,6 +48,7 @@ async def lifespan(_scope: Any, receive: Any, send: Any) -> None:
     await send({"type": "lifespan.startup.complete"})
     await receive()
     await processor.close_processor()
+    reports.close()
     health.database_link.close()
     await send({"type": "lifespan.shutdown.complete"})
 

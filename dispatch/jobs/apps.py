@@ -15,7 +15,7 @@ class JobsConfig(AppConfig):
         from dispatch.core.privacy import event_retention
         from dispatch.core.privacy.personal_data import register
         from dispatch.jobs import history, metrics, retention, sql  # noqa: F401
-        from dispatch.jobs.channels import customer, inbound, news, preview, voice
+        from dispatch.jobs.channels import customer, grouped_reports, inbound, news, preview, voice
         from dispatch.jobs.personal import PART
         from dispatch.jobs.services import config, leaving, line_wakeups, recovery
         from dispatch.technicians import services as technicians
@@ -26,6 +26,7 @@ class JobsConfig(AppConfig):
             technicians.LeavingHandler(leaving.apply_answers, leaving.give_back_all, leaving.withdraw_offers)
         )
         voice.register()
+        grouped_reports.register()
         inbound.register()
         news.register()
         customer.register()

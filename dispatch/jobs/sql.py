@@ -21,11 +21,21 @@ from dispatch.technicians.models import Technician
 from dispatch.technicians.services import Nearby
 
 # Whether a report on the offer's call has nothing to change. An offer that was closed is never pending again.
-_IS_UNAFFECTED = """
-SELECT o.status <> 'pending'
-    OR (%s::boolean AND o.ringing_since IS NOT NULL AND j.line_wait_until IS NULL
-        AND (o.answered_at IS NOT NULL OR NOT %s::boolean))
+_UNAFFECTED = """
+o.status <> 'pending'
+    OR ({is_in_progress} AND o.ringing_since IS NOT NULL AND j.line_wait_until IS NULL
+        AND (o.answered_at IS NOT NULL OR NOT {is_answered}))
+"""
+_IS_UNAFFECTED = f"""
+SELECT {_UNAFFECTED.format(is_in_progress="%s::boolean", is_answered="%s::boolean")}
 FROM jobs_offer o JOIN jobs_job j ON j.id = o.job_id WHERE o.id = %s
+"""
+_UNAFFECTED_OFFERS = f"""
+SELECT v.place
+FROM unnest(%(offers)s::bigint[], %(in_progress)s::boolean[], %(answered)s::boolean[])
+     WITH ORDINALITY AS v (offer_id, is_in_progress, is_answered, place)
+JOIN jobs_offer o ON o.id = v.offer_id JOIN jobs_job j ON j.id = o.job_id
+WHERE {_UNAFFECTED.format(is_in_progress="v.is_in_progress", is_answered="v.is_answered")}
 """
 # A job that waits for a line is polled about every second; a job overdue by this much (seconds) is not polled.
 UNATTENDED_S = 5.0
@@ -147,6 +157,19 @@ def is_unaffected(offer_id: int, *, is_in_progress: bool, is_answered: bool) -> 
     """
     rows = prepared.fetch_all(_IS_UNAFFECTED, [is_in_progress, is_answered, offer_id])
     return bool(rows and rows[0][0])
+
+
+def unaffected_offers(states: Sequence[tuple[int, bool, bool]]) -> list[bool]:
+    """Return for each (offer, call is in progress, call is answered) what `is_unaffected` returns."""
+    if not states:
+        return []
+    given = {
+        "offers": prepared.integers(offer_id for offer_id, _, _ in states),
+        "in_progress": prepared.booleans(is_in_progress for _, is_in_progress, _ in states),
+        "answered": prepared.booleans(is_answered for _, _, is_answered in states),
+    }
+    places = {place for (place,) in prepared.fetch_all(_UNAFFECTED_OFFERS, given)}
+    return [place in places for place in range(1, len(states) + 1)]
 
 
 def claim_start(submission_id: int, now: datetime, until: datetime) -> bool:

@@ -14,13 +14,14 @@ class LeadsConfig(AppConfig):
 
         from dispatch.core.privacy.personal_data import register
         from dispatch.core.redis import generation
-        from dispatch.leads import checks, eligibility, history, metrics, retention, voice  # noqa: F401
+        from dispatch.leads import checks, eligibility, grouped_reports, history, metrics, retention, voice  # noqa: F401
         from dispatch.leads.models import CallingRule, ClosedDay, DispositionRule, Holiday, RetryRule
         from dispatch.leads.personal import PART
         from dispatch.leads.services import reconciliation
 
         history.register()
         voice.register()
+        grouped_reports.register()
         generation.on_lost(reconciliation.rebuild_schedule)
         # Changed rules apply immediately in this process; other processes read them again within a second.
         for model in (CallingRule, ClosedDay, DispositionRule, Holiday, RetryRule):

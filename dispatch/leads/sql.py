@@ -38,6 +38,12 @@ SELECT {_FACTS}, status FROM leads_lead WHERE id = ANY(%(ids)s::bigint[]) ORDER 
 LOCK_AND_WAIT = f"""
 SELECT {_FACTS}, status FROM leads_lead WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
 """
+# The leads of these calls.
+LOCK_OF_CALLS = f"""
+SELECT {_FACTS}, status FROM leads_lead
+WHERE id IN (SELECT c.subject_id FROM telephony_call c WHERE c.id = ANY(%(ids)s::bigint[]) AND c.purpose = 'lead')
+ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+"""
 EXISTING = "SELECT id FROM leads_lead WHERE id = ANY(%(ids)s::bigint[])"
 
 # backlog → processing. The caller holds the rows' locks and has read their status.

@@ -33,6 +33,8 @@ NOBODY = mark("Nobody can take your call right now. Goodbye.")
 ACCEPT = mark("Press 1 to take the call.")
 ACCEPT_KEY = "1"
 SILENCE = VoicePrompt(say=())
+# Rows related to a campaign that its prompts take texts, voices and recordings from.
+SPOKEN_WITH = ("organization", "recording", "voicemail_recording")
 
 
 class LeadCallHandler:
@@ -45,15 +47,12 @@ class LeadCallHandler:
         """
         lead = _load_lead(call)
         campaign = lead.campaign
-        if campaign.detect_machines and call.answered_by.startswith(("machine", "fax")):
-            return _voicemail(lead)
-        if campaign.agent_answers and not telephony.has_webhook(call, "agent"):
-            return _agent(lead, call)
-        if campaign.answer_url:
-            return Redirect(
-                _with_query(campaign.answer_url, lead=lead.pk, external_id=lead.external_id, call=call.pk)
-            )
-        return _script(lead)
+        if not _is_machine(campaign, call.answered_by):
+            if campaign.agent_answers and not telephony.has_webhook(call, "agent"):
+                return _agent(lead, call)
+            if not campaign.answer_url:
+                return _script(lead)
+        return plain_document(lead, call.pk, call.answered_by)
 
     def on_key(self, call: Call, key: str) -> Document:
         """Opt the person out, or do what the key's branch says."""
@@ -182,6 +181,23 @@ class LeadInboundHandler:
         return SILENCE
 
 
+def plain_document(lead: Lead, call_id: int, answered_by: str, keys: str | None = None) -> VoicePrompt | Redirect:
+    """Return what a person or machine hears first in a campaign without a voice agent. Reads no call.
+
+    `keys`: those of the campaign; None: they are read.
+    """
+    campaign = lead.campaign
+    if _is_machine(campaign, answered_by):
+        return _voicemail(lead)
+    if campaign.answer_url:
+        return Redirect(_with_query(campaign.answer_url, lead=lead.pk, external_id=lead.external_id, call=call_id))
+    return _script(lead, keys)
+
+
+def _is_machine(campaign: Campaign, answered_by: str) -> bool:
+    return campaign.detect_machines and answered_by.startswith(("machine", "fax"))
+
+
 def script_sentences(campaign: Campaign, data: dict[str, Any]) -> tuple[str, ...]:
     """Return the campaign's script with the lead's data in its placeholders, one sentence per line."""
     return _sentences(campaign.script, data)
@@ -192,12 +208,11 @@ def _sentences(text: str, data: dict[str, Any]) -> tuple[str, ...]:
     return tuple(fill_in(line, data) for line in lines if line)
 
 
-def _script(lead: Lead) -> VoicePrompt:
+def _script(lead: Lead, keys: str | None = None) -> VoicePrompt:
     campaign = lead.campaign
+    accepted = keys_of(campaign) if keys is None else keys
     with speaking(_speech(campaign)):
-        return VoicePrompt(
-            say=_opening(campaign, lead.data), keys=_keys(campaign), play=_address(campaign.recording)
-        )
+        return VoicePrompt(say=_opening(campaign, lead.data), keys=accepted, play=_address(campaign.recording))
 
 
 def _opening(campaign: Campaign, data: dict[str, Any]) -> tuple[str, ...]:
@@ -254,7 +269,7 @@ def _sample(campaign_id: int, key: str = "") -> VoicePrompt | AgentConnection:
             return _sample_of_agent(campaign, names, (opening,))
         if not key:
             say = (opening, *_opening(campaign, names))
-            return VoicePrompt(say, keys=_keys(campaign), times=1, play=_address(campaign.recording))
+            return VoicePrompt(say, keys=keys_of(campaign), times=1, play=_address(campaign.recording))
         branch = branches.load_branches(campaign).get(key)
         if branch is None or branch.action == Action.OPT_OUT:
             return VoicePrompt((gettext(OPTED_OUT),))
@@ -294,14 +309,14 @@ def _speech(campaign: Campaign) -> Any:
 
 
 def _load_lead(call: Call) -> Lead:
-    related = ("organization", "recording", "voicemail_recording")
-    lead = fast_rows.fetch_by_pk(Lead, call.subject_id, "campaign", *(f"campaign__{name}" for name in related))
+    lead = fast_rows.fetch_by_pk(Lead, call.subject_id, "campaign", *(f"campaign__{name}" for name in SPOKEN_WITH))
     agent = fast_rows.fetch_one(VoiceAgent, "t.campaign_id = %s", [lead.campaign_id])
     Campaign._meta.get_field("agent").set_cached_value(lead.campaign, agent)
     return lead
 
 
-def _keys(campaign: Campaign) -> str:
+def keys_of(campaign: Campaign) -> str:
+    """Return the keys that a person may press in a call of the campaign."""
     return "".join(sorted({*branches.load_branches(campaign), *campaign.opt_out_key}))
 
 

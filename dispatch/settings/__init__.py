@@ -38,9 +38,9 @@ DB_IDLE_TRANSACTION_TIMEOUT_S = env.float("DB_IDLE_TRANSACTION_TIMEOUT_S", defau
 WEB_LOCK_TIMEOUT_S = env.float("WEB_LOCK_TIMEOUT_S", default=3.0)
 WEB_STATEMENT_TIMEOUT_S = env.float("WEB_STATEMENT_TIMEOUT_S", default=60.0)
 REPORT_STATEMENT_TIMEOUT_S = env.float("REPORT_STATEMENT_TIMEOUT_S", default=20.0)
-# Connections by kind of process (core.runtime.connection_budget). Pool size of the web process (asgi.py sets it);
-# 0: one persistent connection per thread. Other processes keep a connection per thread: a step that waits for a
-# pool could lose its leadership.
+# Connections by kind of process (core.runtime.connection_budget). Pool size of the web process (asgi.py sets it),
+# without the connection for groups of webhooks; 0: one persistent connection per thread. Other processes keep a
+# connection per thread: a step that waits for a pool could lose its leadership.
 DB_POOL_SIZE = env.int("DB_POOL_SIZE", default=0)
 # Threads for requests to the phone provider: of a worker in all, of a dispatcher for each kind of request; 0: as
 # many as telephony.request_threads says.
@@ -48,7 +48,7 @@ WORKER_REQUEST_THREADS = env.int("WORKER_REQUEST_THREADS", default=8)
 DISPATCHER_REQUEST_THREADS = env.int("DISPATCHER_REQUEST_THREADS", default=0)
 if DB_POOL_SIZE and session_limits.is_web():
     DATABASES["default"]["CONN_MAX_AGE"] = 0
-    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": DB_POOL_SIZE, "timeout": 5}
+    DATABASES["default"]["OPTIONS"]["pool"] = {"min_size": 1, "max_size": DB_POOL_SIZE + 1, "timeout": 5}
 REDIS_URL = redis_address(env.str("REDIS_URL", default="")) or "redis://127.0.0.1:6379/0"
 # Separate servers by purpose; empty: REDIS_URL. The outbox has OUTBOX_QUEUE_URL.
 REDIS_QUEUES_URL = redis_address(env.str("REDIS_QUEUES_URL", default=""), "REDIS_QUEUES_URL")

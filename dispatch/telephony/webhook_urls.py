@@ -22,15 +22,14 @@ def webhook(call: Call, kind: str, step: int = 0, keys: str = "") -> str:
     `step` counts the documents of a call, so that pressing the same key twice makes two events. `keys`: the keys
     that the document asks for.
     """
-    path = reverse("telephony:webhook", args=[call.account.provider, call.pk, kind])
-    query = "?" + urlencode({"step": step, "keys": encode_keys(keys)}) if step else ""
-    return f"{settings.PUBLIC_BASE_URL}{path}{query}{settings.WEBHOOK_RETRIES}"
+    return webhook_of(call.account.provider, call.pk, kind, step, keys)
 
 
-def webhook_of(provider: str, call_id: int, kind: str) -> str:
-    """Return the URL of a call's first webhook of `kind`, from ids alone. Equal to the result of `webhook`."""
+def webhook_of(provider: str, call_id: int, kind: str, step: int = 0, keys: str = "") -> str:
+    """Return the URL of a call's webhook, as `webhook` does, from ids alone."""
     before, after = _around_id(provider, kind)
-    return f"{settings.PUBLIC_BASE_URL}{before}{call_id}{after}{settings.WEBHOOK_RETRIES}"
+    query = "?" + urlencode({"step": step, "keys": encode_keys(keys)}) if step else ""
+    return f"{settings.PUBLIC_BASE_URL}{before}{call_id}{after}{query}{settings.WEBHOOK_RETRIES}"
 
 
 @cache

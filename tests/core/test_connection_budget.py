@@ -56,7 +56,7 @@ def test_the_pool_size_applies_to_the_web_process_only() -> None:
         [sys.executable, "-W", "ignore", "-c", SHOW_POOL],
         cwd=ROOT, env=env, capture_output=True, text=True, timeout=120, check=True,
     )  # fmt: skip
-    assert done.stdout.splitlines() == ["None 600", "None 600", "4 0"]
+    assert done.stdout.splitlines() == ["None 600", "None 600", "5 0"]
 
 
 def test_the_page_has_the_figures_of_each_process() -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
 
@@ -26,6 +27,10 @@ _checked = threading.local()
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+class BatchAborted(RuntimeError):
+    """A batch was ended by something that is no error of its items: the process or its event loop is stopping."""
 
 
 class DatabaseThread:
@@ -53,6 +58,7 @@ class Batcher(Generic[T, R]):
 
     `run` is called in the thread with at most `most` items, never concurrently. If a whole batch fails, its items
     are retried one by one, unless the error is one of `whole`, which would affect each of them as well.
+    `party_of` names the party of an item: if more items wait than fit into a batch, parties take turns.
     """
 
     def __init__(
@@ -62,12 +68,20 @@ class Batcher(Generic[T, R]):
         most: int,
         *,
         whole: tuple[type[Exception], ...] = (),
+        party_of: Callable[[T], Hashable] | None = None,
     ) -> None:
         self._thread, self._run, self._most, self._whole = thread, run, most, whole
+        self._party_of = party_of
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._task: asyncio.Task[None] | None = None
 
+    @property
+    def waiting(self) -> int:
+        """Return how many items wait for their batch."""
+        return len(self._waiting)
+
     async def submit(self, item: T) -> R:
+        """Return the result of the item. Raises its error, or BatchAborted."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
         if self._task is None or self._task.done():
@@ -80,7 +94,7 @@ class Batcher(Generic[T, R]):
             if last >= BUSY:
                 await asyncio.sleep(LINGER_S)
             last = min(len(self._waiting), self._most)
-            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            batch = self._take_batch()
             try:
                 await self._run_batch(batch)
             except Exception as error:
@@ -98,6 +112,22 @@ class Batcher(Generic[T, R]):
                 _fail(self._waiting, error)
                 raise
 
+    def _take_batch(self) -> list[tuple[T, asyncio.Future[R]]]:
+        """Return the next batch: the first items, or if parties take turns, the first of each, then the second."""
+        entries = self._waiting
+        if self._party_of is not None and len(entries) > self._most:
+            turns: Counter[Hashable] = Counter()
+            ranked = []
+            for place, (item, _) in enumerate(entries):
+                party = self._party_of(item)
+                ranked.append((turns[party], place))
+                turns[party] += 1
+            chosen = {place for _, place in sorted(ranked)[: self._most]}
+            self._waiting = [entry for place, entry in enumerate(entries) if place not in chosen]
+            return [entry for place, entry in enumerate(entries) if place in chosen]
+        self._waiting = entries[self._most :]
+        return entries[: self._most]
+
     async def _run_batch(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
         items = [item for item, _ in batch]
         answers = await self._thread.run(lambda: self._run(items))
@@ -109,7 +139,7 @@ class Batcher(Generic[T, R]):
 def _fail(batch: Sequence[tuple[T, asyncio.Future[R]]], error: BaseException) -> None:
     for _, future in batch:
         if not future.done():
-            future.set_exception(error if isinstance(error, Exception) else RuntimeError(repr(error)))
+            future.set_exception(error if isinstance(error, Exception) else BatchAborted(repr(error)))
 
 
 def _with_fresh_connections(call: Callable[[], R]) -> R:

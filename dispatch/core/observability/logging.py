@@ -122,6 +122,11 @@ def configure(config: dict[str, str]) -> None:
     )
 
 
+def choose_request_id(given: str) -> str:
+    """Return the id of a request whose caller gave this id: the same if it is valid, else a new one."""
+    return given if re.fullmatch(r"[\w.-]{8,64}", given) else uuid.uuid4().hex
+
+
 class RequestIdMiddleware:
     """Give every request an id: the caller's X-Request-ID if it is valid, else a new id.
 
@@ -132,8 +137,7 @@ class RequestIdMiddleware:
         self.get_response = get_response
 
     def __call__(self, request: HttpRequest) -> HttpResponse:
-        given = request.headers.get("X-Request-ID", "")
-        request_id = given if re.fullmatch(r"[\w.-]{8,64}", given) else uuid.uuid4().hex
+        request_id = choose_request_id(request.headers.get("X-Request-ID", ""))
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=request_id)
         response = self.get_response(request)

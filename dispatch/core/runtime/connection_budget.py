@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 # The request threads of a web process if DB_POOL_SIZE is not set.
 WEB_POOL = 16
+# The thread that applies webhooks in groups.
+WEBHOOK_GROUPS = 1
 # The connections of a web process's probes, outside its pool: one is kept, one is opened for each probe of writes.
 PROBES = 2
 # Leaderships are renewed on a separate connection.
@@ -45,7 +47,7 @@ class Connections(NamedTuple):
 
 def of_web() -> int:
     """Return the most connections of one web process."""
-    return (settings.DB_POOL_SIZE or WEB_POOL) + PROBES
+    return (settings.DB_POOL_SIZE or WEB_POOL) + WEBHOOK_GROUPS + PROBES
 
 
 def of_worker(queue: str) -> int:

@@ -26,7 +26,7 @@ from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
 
 # Statuses whose report changes nothing about an offer whose deadline has started.
-_IN_PROGRESS = (Call.Status.SUBMITTED, Call.Status.RINGING, Call.Status.ANSWERED)
+IN_PROGRESS = (Call.Status.SUBMITTED, Call.Status.RINGING, Call.Status.ANSWERED)
 
 
 def call_changed(call: Call) -> None:
@@ -40,7 +40,7 @@ def call_changed(call: Call) -> None:
     if job_id is None:
         return
     is_answered = call.status == Call.Status.ANSWERED
-    if sql.is_unaffected(offer_id, is_in_progress=call.status in _IN_PROGRESS, is_answered=is_answered):
+    if sql.is_unaffected(offer_id, is_in_progress=call.status in IN_PROGRESS, is_answered=is_answered):
         return
     if call.keys_pressed and call.ended_at is not None:  # its key may be applied now
         apply_earlier_answers(job_id, offer_id, AnswerChannel.PHONE)

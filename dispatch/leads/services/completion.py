@@ -19,6 +19,7 @@ from dispatch.leads.redis_queue import PURPOSE, ScheduleEntry, to_ms
 from dispatch.leads.rules import retries
 from dispatch.leads.rules.retries import Defer, End, LeadFacts
 from dispatch.leads.rules.states import Outcome, Reason, Status
+from dispatch.telephony.group_handlers import ReportedCall
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import RateLimited, Rejected, Submitted
 from dispatch.telephony.rules import ENDS, NEVER_PLACED
@@ -103,6 +104,20 @@ def call_changed(call: Call) -> None:
         _finish_attempts([CallEnd(call.subject_id, call.attempt, call.pk, call.status, outcome)], locked)
         transaction.on_commit(partial(redis_queue.notify_dialers, [call.pool_id]), robust=True)
     fault_injection.crash_point("leads.ended.committed")
+
+
+def finish_reported(calls: Sequence[ReportedCall], locked: dict[int, LeadFacts]) -> None:
+    """Finish the leads of calls that a group of reports ends, or has found ended. Runs in the group's transaction.
+
+    `locked`: those of their leads that are being called. Not for calls with keys or error codes.
+    """
+    ends = []
+    for call in calls:
+        was_spoken = call.status != Call.Status.COMPLETED or call.was_heard
+        outcome = retries.outcome_of_call(call.status, call.answered_by, was_spoken=was_spoken)
+        ends.append(CallEnd(call.subject_id, call.attempt, call.pk, call.status, outcome))
+    _finish_attempts(ends, locked)
+    transaction.on_commit(partial(redis_queue.notify_dialers, {call.pool_id for call in calls}), robust=True)
 
 
 def finish_claim_without_call(lead_id: int, token: int) -> None:

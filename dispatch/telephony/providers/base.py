@@ -313,6 +313,13 @@ class Provider(ABC):
     def verify(self, url: str, form: Any, headers: Mapping[str, str]) -> bool:
         """Return whether the account signed this request. `form`: the parsed form."""
 
+    def is_signed_with(self, token: str, url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> bool:
+        """Return whether this token of an account signed the request, whose URL is exactly `url`.
+
+        For clients without an account. False proves nothing: `verify` decides.
+        """
+        return False
+
     def is_signed(self, headers: Mapping[str, str]) -> bool:
         """Return whether the request carries a signature, valid or not."""
         return True

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
@@ -222,6 +223,10 @@ class Twilio(Provider):
         if not signature:
             return False
         return any(twilio_signatures.is_valid(token, url, form, signature) for token in self._tokens)
+
+    def is_signed_with(self, token: str, url: str, form: Mapping[str, str], headers: Mapping[str, str]) -> bool:
+        signature = headers.get(SIGNATURE, "")
+        return hmac.compare_digest(twilio_signatures.compute(token, url, form).encode(), signature.encode())
 
     def is_signed(self, headers: Mapping[str, str]) -> bool:
         return bool(headers.get(SIGNATURE))

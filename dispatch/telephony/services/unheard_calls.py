@@ -6,6 +6,7 @@ PostgreSQL is often unavailable then, so Redis has the call's id; PostgreSQL has
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import structlog
@@ -57,6 +58,19 @@ def was_heard(call: Call) -> bool:
         return not client().exists(_name(call.pk))
     except REDIS_ERRORS:
         return True
+
+
+def find_fallbacks(call_ids: Sequence[int]) -> set[int]:
+    """Return the calls whose fallback was requested according to Redis; none while it is unavailable."""
+    if not call_ids:
+        return set()
+    try:
+        with client().pipeline(transaction=False) as pipe:
+            for call_id in call_ids:
+                pipe.exists(_name(call_id))
+            return {call_id for call_id, found in zip(call_ids, pipe.execute(), strict=True) if found}
+    except REDIS_ERRORS:
+        return set()
 
 
 def _name(call_id: int) -> str:
