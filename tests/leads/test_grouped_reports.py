@@ -288,7 +288,7 @@ def test_another_accounts_signature_opens_nothing(provider: Provider) -> None:
 
 
 def test_same_sid_in_two_organizations_opens_only_what_its_token_signed(provider: Provider) -> None:
-    """A tenant enters another's account id with a token of its own choice."""
+    """A tenant enters another's account id with a token that it chose."""
     stranger = Provider(Floor("twilio", account_sid=provider.floor.account.account_sid, auth_token="chosen"))
     (call,) = provider.accept_calls(1)
     (theirs,) = stranger.accept_calls(1)
