@@ -232,6 +232,8 @@ def own_database() -> Iterator[Server]:
     """Make this process use a server with a copy of the test database, which can be killed."""
     name = str(connection.settings_dict["NAME"])
     with own_postgres() as server:
+        # What a killed server has to read again is what was written since its last checkpoint.
+        server.execute("ALTER SYSTEM SET checkpoint_timeout = '30s'", "SELECT pg_reload_conf()")
         server.execute(f'CREATE DATABASE "{name}"')
         copy_database(database_url(name), server.url(name))
         with using(server.url(name)):

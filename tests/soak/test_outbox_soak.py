@@ -3,9 +3,10 @@
 Two machines, whose clocks are five seconds apart, run a poller and a router each. The receiver gets every message,
 each group in order and one at a time.
 
-Run by `make soak`, about ten minutes for each queue. `SOAK_MESSAGES` sets how many messages are sent,
-`SOAK_FAULT_EVERY` after how many requests, on average, the next fault comes, and `SOAK_CLOCKS_S` by how much the
-clocks differ. A fault waits for requests, not for time, so a slow machine sees as many faults as a fast one.
+Run by `make soak`, some minutes for each queue. `SOAK_MESSAGES` sets how many messages are sent: the test keeps
+two bytes for each, so a million fit. `SOAK_SEND_S` ends the sending after this many seconds, whatever is left.
+`SOAK_FAULT_EVERY` sets after how many requests, on average, the next fault comes, and `SOAK_CLOCKS_S` by how much
+the clocks differ. A fault waits for requests, not for time, so a slow machine sees as many faults as a fast one.
 `SOAK_SEED=…` repeats the random choices of a run, but not its timing.
 """
 
@@ -16,32 +17,40 @@ import os
 import random
 import threading
 import time
-from collections import Counter, defaultdict
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from django.db import Error, connection, connections
+from django.db import Error, connection, connections, transaction
 from django.db.models import Count
 
-from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup
-from dispatch.outbox.services.intake import NewMessage, accept_messages
-from tests.harness.outbox import OPEN, World
-from tests.outbox.receiver import Receiver
+from dispatch.core.events.history import stream
+from dispatch.core.http import webhook_signing as signing
+from dispatch.outbox.models import Endpoint, Message, MessageGroup
+from dispatch.outbox.services.intake import NewMessage, accept_messages, default_pool
+from tests.harness.outbox import OPEN
+from tests.soak.outbox_receiver import CountingReceiver
 from tests.soak.outbox_site import AHEAD_S, COMMANDS, POLLERS, QUEUES, ROUTERS, Site, own_database, site
+from tests.support import factories
 from tests.support.histories import history_is_legal
 from tests.support.waiting import wait_until
 
 pytestmark = [pytest.mark.soak, pytest.mark.django_db(transaction=True)]
 
 MESSAGES = int(os.environ.get("SOAK_MESSAGES", "20000"))
-FAULT_EVERY = int(os.environ.get("SOAK_FAULT_EVERY", "500"))
+SEND_S = float(os.environ.get("SOAK_SEND_S", "inf"))
+# A million messages meet a hundred faults: each one costs a lease, and starting processes.
+FAULT_EVERY = int(os.environ.get("SOAK_FAULT_EVERY", str(max(500, MESSAGES // 100))))
 CLOCKS_S = float(os.environ.get("SOAK_CLOCKS_S", str(AHEAD_S)))
-GROUPS = 200
+GROUPS = min(1000, max(200, MESSAGES // 100))
 ROUNDS = -(-MESSAGES // GROUPS)
 # Groups without order.
 FREE_GROUPS = 2
 # Messages are sent as long as fewer than this are open.
-MOST_OPEN = 2000
+MOST_OPEN = 10 * GROUPS
+CONCURRENCY = GROUPS // 5
 CALM_WITHIN_S = 1800.0
 LIKELY = {
     "a router is killed": 5, "a poller is killed": 3, "all routers are killed": 1, "all pollers are killed": 1,
@@ -52,55 +61,85 @@ LIKELY = {
 
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("queue", QUEUES)
-def test_random_kills_keep_each_group_in_order(receiver: Receiver, seed: int, tmp_path: Path, queue: str) -> None:
+def test_random_kills_keep_each_group_in_order(seed: int, tmp_path: Path, queue: str) -> None:
     rng, moment = random.Random(seed), threading.Event()
     seen: Counter[str] = Counter()
-    with own_database() as database:
-        world = World(receiver)
-        world.pool.concurrency = 40
-        world.pool.save()
-        endpoint = world.endpoint(retry_schedule_s=[1] * 60)
+    receiver = CountingReceiver(GROUPS, ROUNDS, FREE_GROUPS, seed)
+    with closing(receiver), own_database() as database:
+        organization = factories.organization("Copper State HVAC")
+        pool = default_pool(organization.pk)
+        pool.concurrency = CONCURRENCY
+        pool.save()
+        endpoint = Endpoint.objects.create(
+            organization=organization, name="ERP", pool=pool, url=receiver.url, secret=signing.new_secret(),
+            retry_schedule_s=[1] * 60, retry_jitter=0.0,
+        )  # fmt: skip
+        began = time.monotonic()
         with site(tmp_path, queue, database, CLOCKS_S) as here:
-            sending = threading.Thread(target=send_all, args=(world, endpoint, seed))
+            sending = Sending(endpoint, seed)
             sending.start()
             while sending.is_alive():
                 let_work(here, rng.randint(1, 2 * FAULT_EVERY), sending, receiver)
                 happen(here, rng, moment, seen)
+                say(receiver, began)
             sending.join()
+            assert sending.error is None, sending.error
             wait_until(lambda: settled(here), CALM_WITHIN_S, lambda: left(here), interval=0.5)
-        found = count_violations(world)
-        print(f"{queue}: {ROUNDS * GROUPS} messages, {len(receiver.visits)} requests, {found}")  # noqa: T201
+        say(receiver, began)
+        sent = sending.rounds * GROUPS
+        found = count_violations(receiver, sent)
+        print(f"{queue}: {sent} messages, {receiver.requests} requests, {found}")  # noqa: T201
         print(f"{here.restarts} restarts, {dict(seen)}")  # noqa: T201
         assert here.restarts
-        assert not any(found.values())
-        assert dict(Message.objects.values_list("status").annotate(n=Count("pk"))) == {
-            "COMPLETED": GROUPS * ROUNDS
-        }
+        assert not any(found.values()), receiver.examples
+        assert dict(Message.objects.values_list("status").annotate(n=Count("pk"))) == {"COMPLETED": sent}
         nothing_is_held()
         print(history_is_legal())  # noqa: T201
 
 
-def send_all(world: World, endpoint: Endpoint, seed: int) -> None:
-    """Send a message for each group, again and again, until all are sent.
+def say(receiver: CountingReceiver, began: float) -> None:
+    """Print how far the run is."""
+    print(  # noqa: T201
+        f"{time.strftime('%H:%M:%S')} {time.monotonic() - began:.0f} s, {receiver.requests} requests, "
+        f"{receiver.out_of_order} out of order, {receiver.at_once} at once",
+        flush=True,
+    )
+
+
+class Sending(threading.Thread):
+    """Send a message for each group, again and again, until all are sent or the time is up.
 
     The idempotency key makes it safe to send a round again after PostgreSQL died during its commit.
     """
-    rng = random.Random(seed + 1)
-    try:
-        for round_ in range(ROUNDS):
-            items = [new(world, endpoint, group, round_, rng) for group in range(GROUPS)]
-            wait_until(lambda items=items: is_accepted(world, items), CALM_WITHIN_S, interval=0.2)
-    finally:
-        connections.close_all()
+
+    def __init__(self, endpoint: Endpoint, seed: int) -> None:
+        super().__init__(name="sending", daemon=True)
+        self._endpoint, self._rng = endpoint, random.Random(seed + 1)
+        self.rounds = 0
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        """Send; keep the error with which it ended, if any."""
+        ends = time.monotonic() + SEND_S
+        try:
+            while self.rounds < ROUNDS and time.monotonic() < ends:
+                items = [new(self._endpoint, group, self.rounds, self._rng) for group in range(GROUPS)]
+                wait_until(lambda items=items: is_accepted(items), CALM_WITHIN_S, interval=0.2)
+                self.rounds += 1
+        except BaseException as error:
+            self.error = error
+        finally:
+            connections.close_all()
 
 
-def is_accepted(world: World, items: list[NewMessage]) -> bool:
+def is_accepted(items: list[NewMessage]) -> bool:
     """Send these messages, unless too many are open or PostgreSQL is unavailable; return whether they are sent."""
     number = count_open()
     if number is None or number >= MOST_OPEN:
         return False
     try:
-        accept_messages(world.organization.pk, items)
+        assert items[0].endpoint
+        accept_messages(items[0].endpoint.organization_id, items)
     except Error:
         connection.close()
         return False
@@ -116,19 +155,12 @@ def count_open() -> int | None:
         return None
 
 
-def new(world: World, endpoint: Endpoint, group: int, round_: int, rng: random.Random) -> NewMessage:
-    """Return a message. The receiver refuses some a few times, puts some off and takes some slowly."""
-    name, chance = f"{group}:{round_}", rng.random()
-    if chance < 0.01:
-        world.receiver.answer(name, 500, times=rng.randint(1, 2))
-    elif chance < 0.02:
-        world.receiver.answer(name, 429, times=1, Retry_After="1")
-    elif chance < 0.05:
-        world.receiver.answer(name, after_s=rng.uniform(0.05, 0.6), times=1)
+def new(endpoint: Endpoint, group: int, round_: int, rng: random.Random) -> NewMessage:
+    name = f"{group}:{round_}"
     mode = "IMMEDIATE" if group < FREE_GROUPS else rng.choice(["BLOCK_ON_ERROR", "NEXT_ON_ERROR"])
     return NewMessage(
         type="soak",
-        payload=json.dumps({"name": name}),
+        payload=json.dumps({"name": name}, separators=(",", ":")),
         endpoint=endpoint,
         group=f"g{group}",
         mode=mode,
@@ -161,11 +193,11 @@ def happen(here: Site, rng: random.Random, moment: threading.Event, seen: Counte
     here.revive()
 
 
-def let_work(here: Site, requests: int, sending: threading.Thread, receiver: Receiver) -> None:
+def let_work(here: Site, requests: int, sending: threading.Thread, receiver: CountingReceiver) -> None:
     """Wait until this many more requests have arrived, or everything is sent."""
-    before = len(receiver.visits)
+    before = receiver.requests
     wait_until(
-        lambda: len(receiver.visits) - before >= requests or not sending.is_alive(),
+        lambda: receiver.requests - before >= requests or not sending.is_alive(),
         CALM_WITHIN_S,
         lambda: left(here),
         interval=0.2,
@@ -184,43 +216,42 @@ def left(here: Site) -> str:
     return f"{found.count()} still open: {rows}\n{here.logs()}"
 
 
-def count_violations(world: World) -> dict[str, int]:
+# Each message's name, how many attempts are recorded, how many of them without a response, how many delivered.
+ATTEMPTS = """
+SELECT m.idempotency_key, count(a.id), count(a.id) FILTER (WHERE a.status_code IS NULL),
+       count(a.id) FILTER (WHERE a.outcome = 'delivered')
+FROM outbox_message m LEFT JOIN outbox_attempt a ON a.message_id = m.id GROUP BY m.id
+"""
+
+
+def count_violations(receiver: CountingReceiver, sent: int) -> dict[str, int]:
     """Count messages that were lost, out of order, at once with another of their group, or doubled.
 
+    `sent` is how many messages were sent.
     A message is doubled if it was received more often than its recorded attempts explain, or accepted again
     although Dispatch had a response to each earlier attempt: no process died, and no request timed out.
     """
-    visits = sorted(world.receiver.visits, key=lambda visit: visit.began)
-    wanted = {f"{group}:{round_}" for group in range(GROUPS) for round_ in range(ROUNDS)}
-    received = Counter(visit.name for visit in visits)
-    names = {pk: str(json.loads(payload)["name"]) for pk, payload in Message.objects.values_list("pk", "payload")}
-    attempts, unanswered, accepted = Counter[str](), Counter[str](), Counter[str]()
-    for message, outcome, status_code in Attempt.objects.values_list("message", "outcome", "status_code"):
-        attempts[names[message]] += 1
-        unanswered[names[message]] += status_code is None
-        accepted[names[message]] += outcome == Attempt.Outcome.DELIVERED
-    latest: dict[str, int] = defaultdict(lambda: -1)
-    out_of_order = 0
-    for visit in visits:
-        group, _, round_ = visit.name.partition(":")
-        if int(group) >= FREE_GROUPS:
-            out_of_order += int(round_) < latest[group]
-            latest[group] = max(latest[group], int(round_))
-    at_once = [pair for pair in world.receiver.overlaps() if int(pair[0].partition(":")[0]) >= FREE_GROUPS]
+    unexplained = results = again = 0
+    for index, attempts, unanswered, delivered in read_attempts():
+        unexplained += receiver.received[index] > attempts
+        results += delivered - 1 > unanswered
+        again += receiver.accepted[index] - 1 > unanswered
     return {
-        "lost": len(wanted - received.keys()),
-        "out of order": out_of_order,
-        "at once": len(at_once),
-        "not explained by attempts": sum(received[name] > attempts[name] for name in received),
-        "two results without a lapse": sum(number - 1 > unanswered[name] for name, number in accepted.items()),
-        "sent again after a response": sent_again(world, unanswered),
+        "lost": receiver.received.count(0, 0, sent),
+        "out of order": receiver.out_of_order,
+        "at once": receiver.at_once,
+        "not explained by attempts": unexplained,
+        "two results without a lapse": results,
+        "sent again after a response": again,
     }
 
 
-def sent_again(world: World, unanswered: Counter[str]) -> int:
-    """Count messages that the receiver accepted more often than once and one time for each lost response."""
-    accepted = Counter(visit.name for visit in world.receiver.visits if visit.status == 200)
-    return sum(number - 1 > unanswered[name] for name, number in accepted.items())
+def read_attempts() -> Iterator[tuple[int, int, int, int]]:
+    """Yield for each message its place in the receiver's counts, and the counts of ATTEMPTS."""
+    with transaction.atomic():
+        for name, attempts, unanswered, delivered in stream(ATTEMPTS, {}):
+            group, _, round_ = name.partition(":")
+            yield int(round_) * GROUPS + int(group), attempts, unanswered, delivered
 
 
 def nothing_is_held() -> None:
