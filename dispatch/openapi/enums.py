@@ -23,5 +23,8 @@ ENUM_NAMES = {
     "RetriedOutcome": "dispatch.leads.models.calling_rules.RETRIED_CHOICES",
     "Language": "accounts.models.Organization.Language",
     "VoiceName": "dispatch.core.voices.voice_choices",
+    "AlertChannelKind": "notifications.models.channels.AlertChannel.Kind",
+    "AlertChannelAudience": "notifications.models.channels.AlertChannel.Audience",
+    "EscalationAudience": "notifications.models.preferences.EscalationStep.Audience",
     "CallStatus": "dispatch.telephony.models.Call.Status",
 }

@@ -89,7 +89,7 @@ async def exchange(
         verdict = Verdict(rules.FAILED, error_class="answer", error=f"The response cannot be read: {error}.")
     except Exception as error:
         log.exception("delivery_failed", **log_fields)
-        verdict = Verdict(rules.FAILED, error_class="internal", error=f"{type(error).__name__}: {error}")
+        verdict = Verdict(rules.FAILED, error_class=rules.INTERNAL, error=f"{type(error).__name__}: {error}")
     ended_at = clock.now()
     return Exchange(
         verdict=verdict,

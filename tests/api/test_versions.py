@@ -154,7 +154,7 @@ def test_preferences_are_personal(ours):
     before = {row["kind"]: row for row in mine.get("notification-preferences/").json()}
     assert before["job.pending"] == {
         "kind": "job.pending", "label": "A job needs a dispatcher", "level": "critical", "shown": True,
-        "email": True, "sms": True, "voice": True, "chat": True, "is_own": False,
+        "email": True, "sms": True, "voice": True, "chat": True, "push": True, "is_own": False,
     }  # fmt: skip
     done = mine.patch("notification-preferences/job.pending/", {"voice": False, "shown": False}).json()
     assert (done["voice"], done["sms"], done["shown"], done["is_own"]) == (False, True, True, True)

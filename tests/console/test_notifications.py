@@ -170,7 +170,7 @@ def test_preference_applies_and_can_be_reset(browser: Browser, office: Organizat
         "job.pending",
         "job.cannot_make_it",
     }
-    assert wants_of(office.pk, [dora.pk], "job.pending")[dora.pk] == Wants(True, True, False, True, True)
+    assert wants_of(office.pk, [dora.pk], "job.pending")[dora.pk] == Wants(True, True, False, True, True, True)
     assert Event.objects.filter(kind="preference.changed", organization_id=office.pk).count() == 2
 
     again = here.post(CHOICES, {"kind": kinds(page), **dict.fromkeys(on, "on")}, follow=True)

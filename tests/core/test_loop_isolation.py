@@ -499,11 +499,12 @@ def test_bad_rows_of_an_organization_stop_no_other(
 
 
 def encrypted_columns() -> list[tuple[str, str]]:
+    """Return the encrypted columns of rows that an organization owns, as (table, column)."""
     return [
         (model._meta.db_table, field.column)
         for model in apps.get_models()
         for field in model._meta.concrete_fields
-        if isinstance(field, EncryptedTextField | EncryptedJSONField)
+        if isinstance(field, EncryptedTextField | EncryptedJSONField) and hasattr(model, "organization")
     ]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from django.db import connection
 
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
 from dispatch.outbox import loops
 from dispatch.outbox.event_reader import create_messages
 from dispatch.outbox.models import Attempt, Endpoint, Message, Target
@@ -91,3 +94,27 @@ def test_error_while_evaluating_a_response_is_a_failure(world: World, monkeypatc
     attempt = Attempt.objects.get(message=message)
     assert (attempt.outcome, attempt.error_class) == ("failed", "internal")
     assert "on purpose" in attempt.error
+
+
+def test_error_in_dispatch_says_nothing_about_the_endpoint(
+    world: World, monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    settings.OUTBOX_CIRCUIT_FAILURES = 2
+    judge = responses.judge_response
+
+    def breaks_in_the_first_calls(*args: Any, **kwargs: Any) -> responses.Verdict:
+        if len(world.receiver.visits) <= 4:
+            raise KeyError("on purpose")
+        return judge(*args, **kwargs)
+
+    monkeypatch.setattr(responses, "judge_response", breaks_in_the_first_calls)
+    endpoint = world.endpoint(retry_schedule_s=[])
+    failing = [world.send_one(endpoint, f"x{n}", group=f"{n}") for n in range(4)]
+    world.start()
+    for message in failing:
+        world.becomes(message, "ERROR")
+    fine = world.send_one(endpoint, "fine", group="fine")
+    world.becomes(fine, "COMPLETED")
+    assert not Event.objects.filter(kind="endpoint.circuit_opened").exists()
+    endpoint.target.refresh_from_db()
+    assert endpoint.target.open_until is None

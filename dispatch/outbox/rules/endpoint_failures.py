@@ -14,7 +14,7 @@ MIN_MESSAGES = 2
 # Status codes that concern the message, not the endpoint.
 ABOUT_THE_MESSAGE = (400, 413, 422)
 # Errors in Dispatch or in the endpoint's settings.
-OWN_ERRORS = ("configuration", "internal")
+OWN_ERRORS = ("configuration", responses.INTERNAL)
 
 
 @dataclass(frozen=True)

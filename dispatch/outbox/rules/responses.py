@@ -18,6 +18,8 @@ LOOKUP = "lookup"
 TOKEN_PENDING, TOKEN = "token_pending", "token"
 # The error class of a client certificate that cannot be used.
 CERTIFICATE = "certificate"
+# The error class of an attempt that failed in Dispatch itself.
+INTERNAL = "internal"
 # Outcomes that concern the target's health; a permanent refusal concerns the message.
 UNHEALTHY = (FAILED,)
 
@@ -38,7 +40,7 @@ class Verdict:
     @property
     def is_of_target(self) -> bool:
         """Return whether the outcome says anything about the target's health."""
-        return self.error_class not in (LOOKUP, TOKEN_PENDING)
+        return self.error_class not in (LOOKUP, TOKEN_PENDING, INTERNAL)
 
     @property
     def spends(self) -> bool:
