@@ -24,7 +24,7 @@ def test_a_dispatcher_merges_or_dismisses_a_duplicate(floor: Floor, sign_in, wid
     page = live(sign_in(dana, path=f"/board/?job={second.pk}", width=width, scheme=scheme))
     tell_people()
     notice = page.locator(".duplicate")
-    expect(notice).to_contain_text(f"Possible duplicate of job {first.pk}: same phone number and address.")
+    expect(notice).to_contain_text(f"Possible duplicate of job {first.pk}: same phone number, same address.")
     if width > 1000:
         expect(column(page, "calling")).to_contain_text(f"Possible duplicate of #{first.pk}")
     expect(page.locator("#notices")).to_contain_text(f"Job {third.pk} may be a duplicate of job {first.pk}")

@@ -75,7 +75,7 @@ def test_a_job_is_opened_and_dragged_onto_a_technician(floor: Floor, sign_in, ti
     services.pause(job.pk, actor=MARIA)
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/?map=1"))
     expect(marker(page, f"#{job.pk}")).to_be_visible()
-    expect(page.locator("#map figcaption")).to_contain_text("1 open job and 2 technicians")
+    expect(page.locator("#map figcaption")).to_contain_text("1 open job, 2 technicians")
     expect(page.locator("#map")).to_contain_text("© OpenStreetMap contributors")
     marker(page, f"#{job.pk}").hover()
     page.mouse.down()

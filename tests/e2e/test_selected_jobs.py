@@ -33,7 +33,7 @@ def test_a_burst_is_repaired_with_a_few_presses(floor: Floor, sign_in, width, sc
     accessible(page)
     shot(page, f"selected-{width}-{scheme}")
     attention.get_by_role("button", name="Cancel…").click()
-    expect(page.locator("#drawer-title")).to_have_text("Cancel 2 jobs")
+    expect(page.locator("#drawer-title")).to_have_text("Cancel jobs (2)")
     page.get_by_label("Reason").fill("Same customer called twice")
     accessible(page)
     shot(page, f"selected-ask-{width}-{scheme}")

@@ -26,8 +26,8 @@ def test_a_technicians_text_is_read_and_answered_on_the_board(texting: Floor, si
     dana = make.dispatcher(texting.organization, "Dana")
     page = live(sign_in(dana, path=f"/board/?job={job.pk}", width=width, scheme=scheme))
     page.locator("#thread summary").click()
-    expect(page.get_by_label("Text to Ann Whitaker")).to_be_visible()
-    page.get_by_label("Text to Ann Whitaker").fill("On your way?")  # stays while the thread is refreshed
+    expect(page.get_by_label("Text: Ann Whitaker")).to_be_visible()
+    page.get_by_label("Text: Ann Whitaker").fill("On your way?")  # stays while the thread is refreshed
 
     elsewhere(lambda: reply(texting, ann, "My truck broke down on I-17. I can't make it before noon."))
     tell_people()
@@ -35,19 +35,19 @@ def test_a_technicians_text_is_read_and_answered_on_the_board(texting: Floor, si
     expect(thread).to_contain_text("My truck broke down on I-17")
     expect(thread).to_contain_text("not answered yet")
     expect(page.locator("#notices")).not_to_contain_text("texted about job")  # the open thread shows it
-    expect(page.get_by_label("Text to Ann Whitaker")).to_have_value("On your way?")
+    expect(page.get_by_label("Text: Ann Whitaker")).to_have_value("On your way?")
     shot(page, f"thread-received-{width}-{scheme}")
     if width > 1000:
         expect(card(page, "attention", job)).to_be_visible()
         expect(page.locator('[data-list="assigned"]')).to_contain_text("Text from Ann Whitaker")
 
-    page.get_by_label("Text to Ann Whitaker").fill(
+    page.get_by_label("Text: Ann Whitaker").fill(
         "Noon is fine. I'll call the customer.\nText me when you leave."
     )
     page.get_by_role("button", name="Send text").click()
     expect(thread).to_contain_text("Noon is fine")
     expect(thread).not_to_contain_text("not answered yet")
-    expect(page.get_by_label("Text to Ann Whitaker")).to_have_value("")
+    expect(page.get_by_label("Text: Ann Whitaker")).to_have_value("")
     expect(page.locator('[data-list="attention"] [data-count]')).to_have_text("0")
     elsewhere(lambda: texting.until(lambda: _sent(texting)))
     expect(thread).to_contain_text("Delivered")
@@ -55,7 +55,7 @@ def test_a_technicians_text_is_read_and_answered_on_the_board(texting: Floor, si
     shot(page, f"thread-answered-{width}-{scheme}")
 
     OptOut.objects.create(organization=texting.organization, phone=ann.phone)
-    page.get_by_label("Text to Ann Whitaker").fill("One more thing")
+    page.get_by_label("Text: Ann Whitaker").fill("One more thing")
     page.get_by_role("button", name="Send text").click()
     expect(thread.get_by_role("alert")).to_contain_text("Ann Whitaker has opted out of texts. Call (602)")
     shot(page, f"thread-refused-{width}-{scheme}")

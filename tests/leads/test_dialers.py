@@ -19,6 +19,7 @@ from dispatch.core.runtime.loops import find_loop
 from dispatch.leads.dialer import Dialer
 from dispatch.leads.models import DoNotCall, Lead, RetryRule
 from dispatch.leads.services import actions
+from dispatch.telephony import group_handlers
 from dispatch.telephony.models import Call
 from dispatch.telephony.services.sms import is_opted_out
 from tests.conftest import forget_redis
@@ -212,11 +213,12 @@ def test_lost_webhooks_are_asked_for(floor: Floor, sim: Simulator) -> None:
     each_called(sim, ids)
 
 
-def test_missed_end_of_a_call_is_found(floor: Floor, sim: Simulator) -> None:
+def test_missed_end_of_a_call_is_found(floor: Floor, sim: Simulator, monkeypatch: pytest.MonkeyPatch) -> None:
     """Find the end of a call that its lead missed because the database was unavailable.
 
-    The outage is longer than the provider repeats its webhook.
+    The outage is longer than the provider repeats its webhook. Reports are not grouped: a group writes both ends.
     """
+    monkeypatch.setattr(group_handlers, "_groups", {})
     refused: list[int] = []
 
     def away() -> None:

@@ -102,7 +102,7 @@ def test_changed_phone_gets_alerts_after_texted_code_is_entered(texting: Watch) 
 def test_code_is_spoken_in_a_call_in_members_language(texting: Watch, ana: User) -> None:  # noqa: F811
     User.objects.filter(pk=ana.pk).update(language="es")
     client = make.browser(ana)
-    assert "Your phone will ring" in client.post(CODE, {"by": "call"}, follow=True).content.decode()
+    assert "Su teléfono sonará" in client.post(CODE, {"by": "call"}, follow=True).content.decode()
     assert Call.objects.get(purpose="confirm").status == "created"  # the request did not wait for the provider
     texting.until(lambda: texting.called(ana), "no call")
     call = texting.rings(ana).answer().hears("Su código es")
