@@ -58,6 +58,7 @@ def proxy_of(server: str) -> str:
 @cache
 def _verification() -> ssl.SSLContext:
     """Return what verifies certificates: the authorities that the provider's SDK uses as well."""
-    bundle = os.environ.get("REQUESTS_CA_BUNDLE") or os.environ.get("CURL_CA_BUNDLE") or certifi.where()
+    found = requests.Session().merge_environment_settings("https://", {}, None, None, None)["verify"]
+    bundle = found if isinstance(found, str) else certifi.where()
     is_folder = os.path.isdir(bundle)
     return ssl.create_default_context(cafile=None if is_folder else bundle, capath=bundle if is_folder else None)
