@@ -86,8 +86,8 @@ def test_calls_of_other_accounts_are_placed_while_one_hangs(caller: Caller, othe
         hole.give_back()
         wait_until(lambda: not ours.filter(status__in=("created", "requesting")).exists())
     assert ours.filter(status="unknown").count() == PER_KEY
-    # A request that reached the provider after the cut may have ended the outage.
-    assert outages_of(other.account) == ["no_answer"]
+    # A call that is accepted after the cut may end the outage; failures written later begin another.
+    assert set(outages_of(other.account)) == {"no_answer"}
     assert outages_of(caller.account) == []
     open_calls = ours.filter(ended_at=None)  # none is lost: the provider knows nothing of them
     for call in open_calls.exclude(sid=None):  # requested after the cut: they would ring for a while
