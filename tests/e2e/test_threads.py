@@ -41,9 +41,7 @@ def test_a_technicians_text_is_read_and_answered_on_the_board(texting: Floor, si
         expect(card(page, "attention", job)).to_be_visible()
         expect(page.locator('[data-list="assigned"]')).to_contain_text("Text from Ann Whitaker")
 
-    page.get_by_label("Text: Ann Whitaker").fill(
-        "Noon is fine. I'll call the customer.\nText me when you leave."
-    )
+    page.get_by_label("Text: Ann Whitaker").fill("Noon is fine. I'll call the customer.\nText me when you leave.")
     page.get_by_role("button", name="Send text").click()
     expect(thread).to_contain_text("Noon is fine")
     expect(thread).not_to_contain_text("not answered yet")
