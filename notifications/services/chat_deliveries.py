@@ -9,9 +9,7 @@ transaction, and a webhook by its Idempotency-Key.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from datetime import datetime, timedelta
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import structlog
@@ -29,6 +27,7 @@ from notifications.channels.failure_reasons import Failure
 from notifications.models import AlertChannel, Channel, Delivery
 from notifications.services import alert_links, chat_channels
 from notifications.services.deliveries import CLAIM, end_delivery, is_needed, open_deliveries, retry_later
+from notifications.turns import order_by_turns
 
 log = structlog.get_logger(__name__)
 
@@ -106,12 +105,8 @@ def _first_due() -> list[DueDelivery]:
         .values_list("pk", "organization_id", "destination_id", "destination__kind", "destination__failures",
                      "next_attempt_at")
     )  # fmt: skip
-    by_organization: dict[int, list[DueDelivery]] = defaultdict(list)
     rows: list[Any] = list(first)
-    for row in sorted((DueDelivery(*row) for row in rows), key=lambda row: row.since):
-        by_organization[row.organization_id].append(row)
-    turns = zip_longest(*by_organization.values())
-    return [row for turn in turns for row in turn if row is not None][:BATCH]
+    return order_by_turns([DueDelivery(*row) for row in rows])[:BATCH]
 
 
 def _claim(delivery_id: int) -> int | None:

@@ -8,9 +8,7 @@ replaces the earlier notification, which has the same tag.
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from datetime import datetime, timedelta
-from itertools import zip_longest
 from typing import Any, NamedTuple
 
 import structlog
@@ -30,6 +28,7 @@ from notifications.services import push_keys, push_results, push_subscriptions
 from notifications.services.deliveries import CLAIM
 from notifications.services.push_keys import from_base64url
 from notifications.services.push_messages import OPEN, Purpose, Status
+from notifications.turns import order_by_turns
 
 log = structlog.get_logger(__name__)
 
@@ -98,12 +97,8 @@ def _first_due() -> list[DueMessage]:
         .distinct("subscription_id")
         .values_list("pk", "organization_id", "subscription_id", "subscription__failures", "next_attempt_at")
     )
-    by_organization: dict[int, list[DueMessage]] = defaultdict(list)
     rows: list[Any] = list(first)
-    for row in sorted((DueMessage(*row) for row in rows), key=lambda row: row.since):
-        by_organization[row.organization_id].append(row)
-    turns = zip_longest(*by_organization.values())
-    return [row for turn in turns for row in turn if row is not None][:BATCH]
+    return order_by_turns([DueMessage(*row) for row in rows])[:BATCH]
 
 
 def _claim(message_id: int) -> int | None:
