@@ -1,0 +1,123 @@
+"""What an installation costs while nothing happens: CPU, SQL statements, Redis commands and wake-ups by process.
+
+`BENCH_IDLE_DETAIL=1` also prints each statement and each Redis command with its rate.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from dispatch.core.redis.client import client
+from tests.benchmarks import Result, jobs_ground
+from tests.benchmarks.jobs_site import OURS, Site, running
+from tests.benchmarks.processes import kinds_of
+from tests.benchmarks.whole_counts import statements
+
+SETTLE_S, IDLE_S, COUNTED_S = 12.0, 30.0, 20.0
+DETAIL = bool(os.environ.get("BENCH_IDLE_DETAIL"))
+
+
+def run() -> Iterator[Result]:
+    jobs_ground.tenants()
+    with running(workers=OURS, dispatcher=True) as site:
+        time.sleep(SETTLE_S)  # what begins with the processes, such as the deletion of old rows, is over
+        if command := os.environ.get("BENCH_IDLE_COMMAND"):  # for a profiler; {dispatcher} is a process id
+            subprocess.Popen(shlex.split(command.format(**pids(site))))
+        yield from cpu(site)
+        yield from counts()
+
+
+def cpu(site: Site) -> Iterator[Result]:
+    """CPU time and voluntary context switches of every kind of process."""
+    before = switches(site)
+    with site.meter_ours() as meter:
+        time.sleep(IDLE_S)
+    woken = kinds_of({name: count - before.get(name, 0.0) for name, count in switches(site).items()})
+    kinds = kinds_of(meter.spent)
+    yield Result("idle, all processes", 100 * sum(kinds.values()) / IDLE_S, "% of a core", "<= 3")
+    for kind, seconds in kinds.items():
+        yield Result(f"  of which {kind}", 100 * seconds / IDLE_S, "% of a core")
+    yield Result("wake-ups", sum(woken.values()) / IDLE_S, "a second")
+    for kind, count in woken.items():
+        yield Result(f"  of which {kind}", count / IDLE_S, "a second")
+
+
+def counts() -> Iterator[Result]:
+    """SQL statements and Redis commands a second."""
+    with statements() as found:
+        commands = redis_commands(COUNTED_S)
+    kinds: Counter[str] = Counter()
+    for (who, _), times in found.items():
+        if not who.startswith("dispatch-") and who not in ("", "dispatch"):
+            kinds[who.rstrip(" 0123456789")] += times
+    yield Result("SQL statements", kinds.total() / COUNTED_S, "a second")
+    for kind, times in kinds.most_common():
+        yield Result(f"  of which {kind}", times / COUNTED_S, "a second")
+    yield Result("Redis commands", commands.total() / COUNTED_S, "a second")
+    if DETAIL:
+        show({f"{who:<12} {sql}": times for (who, sql), times in found.items()})
+        show(commands)
+
+
+def redis_commands(seconds: float) -> Counter[str]:
+    """Count the commands that Redis carries out, by their first words. Commands of scripts are not counted."""
+    found: Counter[str] = Counter()
+    stop = threading.Event()
+
+    def listen() -> None:
+        with client().monitor() as monitor:
+            for command in monitor.listen():
+                if stop.is_set():
+                    return
+                if command["client_type"] != "lua":
+                    found[" ".join(re.sub(r"[0-9a-f-]{8,}|\d+", "#", command["command"]).split()[:3])[:80]] += 1
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    time.sleep(seconds)
+    stop.set()
+    client().ping()
+    thread.join(5)
+    return found
+
+
+def switches(site: Site) -> dict[str, float]:
+    """Return the voluntary context switches of each process of the site, with its descendants."""
+    found: dict[str, float] = {}
+    for name, pid in pids(site).items():
+        process = psutil.Process(pid)
+        found[name] = sum(_switches(one) for one in (process, *process.children(recursive=True)))
+    return found
+
+
+def pids(site: Site) -> dict[str, int]:
+    """Return the first process of each name."""
+    return {name: site.pid_of(name) for name in site.names}
+
+
+def _switches(process: Any) -> float:
+    """Sum over all threads: Linux counts each separately."""
+    total = 0
+    with suppress(OSError, psutil.NoSuchProcess):
+        for thread in process.threads():
+            with suppress(OSError), open(f"/proc/{process.pid}/task/{thread.id}/status") as lines:
+                total += next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
+    return float(total)
+
+
+def show(rates: Mapping[str, int]) -> None:
+    """Print what happened at which rate, the most frequent first."""
+    for what, times in sorted(rates.items(), key=lambda item: -item[1]):
+        print(f"{times / COUNTED_S:8.2f}/s {what}", file=sys.stderr)
