@@ -400,23 +400,26 @@ ORDER BY r.lease_until LIMIT %(limit)s
 
 # --- Shards ---------------------------------------------------------------------------
 
+# Renew an executor and its shards, and delete dead executors. Returns the number of live executors, of all shards,
+# and the shards held.
 RENEW_EXECUTOR = f"""
-INSERT INTO schedules_executor (name, expires_at)
-VALUES (%(name)s, {DB_NOW} + make_interval(secs => %(lease)s::float8))
-ON CONFLICT (name) DO UPDATE SET expires_at = EXCLUDED.expires_at
+WITH renewed AS (
+    INSERT INTO schedules_executor (name, expires_at)
+    VALUES (%(name)s, {DB_NOW} + make_interval(secs => %(lease)s::float8))
+    ON CONFLICT (name) DO UPDATE SET expires_at = EXCLUDED.expires_at
+), held AS (
+    UPDATE schedules_shardlease SET expires_at = {DB_NOW} + make_interval(secs => %(lease)s::float8)
+    WHERE holder = %(name)s AND expires_at > {DB_NOW} RETURNING shard
+), deleted AS (
+    DELETE FROM schedules_executor WHERE name <> %(name)s AND expires_at < {DB_NOW} - interval '1 minute'
+)
+SELECT 1 + (SELECT count(*) FROM schedules_executor WHERE name <> %(name)s AND expires_at > {DB_NOW}),
+       (SELECT count(*) FROM schedules_shardlease), ARRAY(SELECT shard FROM held)
 """
-DELETE_DEAD_EXECUTORS = f"DELETE FROM schedules_executor WHERE expires_at < {DB_NOW} - interval '1 minute'"
-COUNT_ALIVE = f"""
-SELECT (SELECT count(*) FROM schedules_executor WHERE expires_at > {DB_NOW}),
-       (SELECT count(*) FROM schedules_shardlease)
-"""
+COUNT_ALIVE = f"SELECT count(*) FROM schedules_executor WHERE expires_at > {DB_NOW}"
 ADD_SHARDS = """
 INSERT INTO schedules_shardlease (shard, holder, expires_at)
 SELECT n, '', to_timestamp(0) FROM generate_series(0, %(shards)s - 1) AS n ON CONFLICT (shard) DO NOTHING
-"""
-RENEW_SHARDS = f"""
-UPDATE schedules_shardlease SET expires_at = {DB_NOW} + make_interval(secs => %(lease)s::float8)
-WHERE holder = %(name)s AND expires_at > {DB_NOW} RETURNING shard
 """
 RELEASE_SHARDS = """
 UPDATE schedules_shardlease SET holder = '', expires_at = to_timestamp(0)

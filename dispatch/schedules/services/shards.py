@@ -58,20 +58,16 @@ class ShardLeaseManager:
         """
         asked = _ticks()  # before the query, so the real lease can only end later
         mine = {"name": self.name, "lease": self.lease_s}
-        with transaction.atomic():
-            execute(sql.RENEW_EXECUTOR, mine)
-            alive, known = fetch_all(sql.COUNT_ALIVE)[0]
-            if known < SHARDS:
-                execute(sql.ADD_SHARDS, {"shards": SHARDS})
-            share = math.ceil(SHARDS / max(1, alive))
-            held = {row[0] for row in fetch_all(sql.RENEW_SHARDS, mine)}
-            if len(held) > share:
-                surplus = sorted(held)[share:]
-                execute(sql.RELEASE_SHARDS, {"name": self.name, "shards": surplus})
-                held -= set(surplus)
-            elif len(held) < share:
-                held |= {row[0] for row in fetch_all(sql.TAKE_SHARDS, {**mine, "limit": share - len(held)})}
-            execute(sql.DELETE_DEAD_EXECUTORS)
+        alive, known, renewed = fetch_all(sql.RENEW_EXECUTOR, mine)[0]
+        held, share = set(renewed), math.ceil(SHARDS / alive)
+        if known < SHARDS:
+            execute(sql.ADD_SHARDS, {"shards": SHARDS})
+        if len(held) > share:
+            surplus = sorted(held)[share:]
+            execute(sql.RELEASE_SHARDS, {"name": self.name, "shards": surplus})
+            held -= set(surplus)
+        elif len(held) < share:
+            held |= {row[0] for row in fetch_all(sql.TAKE_SHARDS, {**mine, "limit": share - len(held)})}
         with self._lock:
             before, self._held, self._until = self._held, frozenset(held), asked + self.lease_s
         if before != self._held:
