@@ -41,10 +41,16 @@ def run() -> Iterator[Result]:
 
 def cpu(site: Site) -> Iterator[Result]:
     """CPU time and voluntary context switches of every kind of process."""
-    before = switches(site)
+    before, began = switches(site), pids(site)
     with site.meter_ours() as meter:
         time.sleep(IDLE_S)
-    woken = kinds_of({name: count - before.get(name, 0.0) for name, count in switches(site).items()})
+    assert pids(site) == began, "a process ended"
+    woken = kinds_of(
+        {
+            name: float(sum(count - before[name].get(thread, 0) for thread, count in after.items()))
+            for name, after in switches(site).items()
+        }
+    )
     kinds = kinds_of(meter.spent)
     yield Result("idle, all processes", 100 * sum(kinds.values()) / IDLE_S, "% of a core", "<= 3")
     for kind, seconds in kinds.items():
@@ -93,12 +99,14 @@ def redis_commands(seconds: float) -> Counter[str]:
     return found
 
 
-def switches(site: Site) -> dict[str, float]:
-    """Return the voluntary context switches of each process of the site, with its descendants."""
-    found: dict[str, float] = {}
+def switches(site: Site) -> dict[str, dict[int, int]]:
+    """Return the voluntary context switches of each thread of each process of the site, with its descendants."""
+    found: dict[str, dict[int, int]] = {}
     for name, pid in pids(site).items():
         process = psutil.Process(pid)
-        found[name] = sum(_switches(one) for one in (process, *process.children(recursive=True)))
+        found[name] = {}
+        for one in (process, *process.children(recursive=True)):
+            found[name] |= _switches(one)
     return found
 
 
@@ -107,14 +115,16 @@ def pids(site: Site) -> dict[str, int]:
     return {name: site.pid_of(name) for name in site.names}
 
 
-def _switches(process: Any) -> float:
-    """Sum over all threads: Linux counts each separately."""
-    total = 0
+def _switches(process: Any) -> dict[int, int]:
+    """Return the switches by thread: Linux counts each separately. Threads that have ended are missing."""
+    found = {}
     with suppress(OSError, psutil.NoSuchProcess):
         for thread in process.threads():
             with suppress(OSError), open(f"/proc/{process.pid}/task/{thread.id}/status") as lines:
-                total += next(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt"))
-    return float(total)
+                found[thread.id] = next(
+                    int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt")
+                )
+    return found
 
 
 def show(rates: Mapping[str, int]) -> None:
