@@ -167,14 +167,14 @@ class RedisConsumer(Consumer):
         with _redis_errors_converted():
             while True:
                 next_due_ms = _RESUME([stream_key(), delayed_key()], [clock.offset_ms(), max_n], self._server())
-                deliveries = self._claim(max_n) or self._read(max_n, None)
-                left_ms = int((deadline - time.monotonic()) * 1000)
-                if deliveries or left_ms <= 0:
+                if deliveries := self._claim(max_n):
                     return deliveries
                 # No longer than the socket timeout, and no longer than until the next delayed pointer is due.
                 longest_ms = min(MAX_BLOCK_MS, int(settings.REDIS_TIMEOUT_S * 500))
+                left_ms = int((deadline - time.monotonic()) * 1000)
                 block_ms = min(left_ms, longest_ms, *([next_due_ms] * (next_due_ms >= 0)))
-                if deliveries := self._read(max_n, max(1, block_ms)):
+                deliveries = self._read(max_n, max(1, block_ms) if left_ms > 0 else None)
+                if deliveries or time.monotonic() >= deadline - 0.001:
                     return deliveries
 
     def _read(self, count: int, block_ms: int | None) -> list[Delivery]:
