@@ -30,7 +30,7 @@ from dispatch.core import clock, fault_injection
 from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.http import client as http_client
 from dispatch.leads import counters, precheck, redis_queue
-from dispatch.leads.pool_rotation import IDLE_S, NO_LINES, SHARE_USED, TROUBLE_S, PoolRotation
+from dispatch.leads.pool_rotation import EMPTY, IDLE_S, NO_LINES, SHARE_USED, TROUBLE_S, PoolRotation
 from dispatch.leads.response_writer import ResponseWriter
 from dispatch.leads.rules.fairness import fair_share
 from dispatch.leads.rules.retries import Verdict
@@ -68,6 +68,7 @@ class Dialer:
         self._tasks: set[asyncio.Task[None]] = set()
         self._wakeups = [asyncio.Event() for _ in self._claimers]
         self._idle: set[int] = set()  # pullers that wait for a wakeup
+        self._looked_at = 0.0  # when an idle puller last began to look for ready leads, in monotonic seconds
         self._capacity_freed = asyncio.Event()
         self._in_flight = 0
         self._held: Counter[int] = Counter()  # leads in progress by organization
@@ -155,11 +156,20 @@ class Dialer:
                 self._idle.add(index)
                 if claimed.why == SHARE_USED:
                     self._limited.add(index)
-                await _wait(wakeup, claimed.wait_s)
+                if claimed.why == EMPTY and claimed.wait_s >= IDLE_S:
+                    await self._wait_in_turn(wakeup)
+                else:
+                    await _wait(wakeup, claimed.wait_s)
                 self._idle.discard(index)
                 self._limited.discard(index)
                 if claimed.why in NO_LINES:
                     counters.line_wait.observe(time.monotonic() - began)
+
+    async def _wait_in_turn(self, wakeup: asyncio.Event) -> None:
+        """Wait for a wakeup, or until no idle puller has looked for ready leads for IDLE_S."""
+        while not wakeup.is_set() and (left_s := self._looked_at + IDLE_S - time.monotonic()) > 0:
+            await _wait(wakeup, left_s)
+        self._looked_at = time.monotonic()
 
     async def _wait_for_capacity(self) -> bool:
         """Wait until leads may be claimed; return whether they may be.

@@ -24,6 +24,7 @@ IDLE_S = 1.0
 TROUBLE_S = 1.0
 # An organization has as many leads in progress as it may; how long to wait for an end (seconds).
 SHARE_USED, SHARE_S = "share_used", 0.1
+EMPTY = "empty"  # no pool has ready leads
 NO_LINES = ("lines_busy", "pool_full")
 # A pool without free lines is checked again after LEADS_TICK_S, twice as long each time, at most this long
 # (seconds), unless a line becomes free. Otherwise thousands of busy pools would keep Redis busy.
@@ -51,7 +52,7 @@ class PoolRotation:
         """
         if reachability.process.is_relieved(DIALER):  # the dialers of other hosts reach the provider
             return ClaimResult(why="unreachable", wait_s=IDLE_S)
-        now, wait_s, why = time.monotonic(), IDLE_S, "empty"
+        now, wait_s, why = time.monotonic(), IDLE_S, EMPTY
         for pool_id in self._pools_to_check():
             until, reason = self._waiting.get(pool_id, (0.0, ""))
             if until > now:
