@@ -28,26 +28,27 @@ _sweep = reconciliation.Sweep()
 def promote_due() -> float | None:
     """Make due leads ready, and return the seconds until the next is due, at most a tick.
 
-    A lead that becomes due earlier wakes the loop.
+    A lead that becomes due earlier wakes the loop. Whether the promoter is paused is read only if a lead is due
+    within a tick, and so before it is due.
     """
-    global _away
     tick = settings.LEADS_TICK_S
-    if _is_paused():
-        return tick
     try:
+        if _is_switch_old():
+            _, next_s = redis_queue.promote_due(0)
+            if next_s is None or next_s > tick:
+                _set_away(False)
+                return tick
+        if _is_paused():
+            return tick
         with counters.tick.time():
             count, next_s = redis_queue.promote_due(settings.LEADS_PROMOTE_BATCH)
     except redis_queue.NotReady:
         generation.ensure_generation()
         return tick
     except REDIS_ERRORS as error:
-        if not _away:
-            log.warning("promotion_paused_redis_unavailable", error=str(error))
-        _away = True
+        _set_away(True, error)
         return tick
-    if _away:
-        log.info("redis_recovered")
-    _away = False
+    _set_away(False)
     if count:
         counters.promoted.inc(count)
     if count == settings.LEADS_PROMOTE_BATCH:
@@ -55,10 +56,24 @@ def promote_due() -> float | None:
     return tick if next_s is None else min(next_s, tick)
 
 
+def _set_away(is_away: bool, error: object = None) -> None:
+    """Record whether Redis is unavailable, and log when that changes."""
+    global _away
+    if is_away and not _away:
+        log.warning("promotion_paused_redis_unavailable", error=str(error))
+    elif _away and not is_away:
+        log.info("redis_recovered")
+    _away = is_away
+
+
+def _is_switch_old() -> bool:
+    return time.monotonic() - _switch[0] > SWITCH_S
+
+
 def _is_paused() -> bool:
     global _switch
-    read_at, paused = _switch
-    if time.monotonic() - read_at > SWITCH_S:
+    paused = _switch[1]
+    if _is_switch_old():
         paused = EngineSwitch.objects.filter(promoter_paused=True).exists()
         _switch = (time.monotonic(), paused)
     return paused
