@@ -87,19 +87,31 @@ def _send(*channels: Channel) -> float | None:
     return 0 if busy else _until(lambda: deliveries.next_due(*channels), settings.ALERT_LOOP_INTERVAL_S)
 
 
-def _until(next_due: Callable[[], datetime | None], most_s: float) -> float:
+def _until(next_due: Callable[[], datetime | None], most_s: float) -> float | None:
+    """Return the seconds until the next is due, or None if that is more than `most_s` away."""
     coming = next_due()
-    if coming is None:
-        return most_s
-    return min(max((coming - clock.now()).total_seconds(), SOONEST_S), most_s)
+    if coming is None or (wait_s := (coming - clock.now()).total_seconds()) > most_s:
+        return None
+    return max(wait_s, SOONEST_S)
 
 
 LOOPS = [
-    Loop("notifier", step, settings.EVENT_READER_INTERVAL_S, elected=True),
-    Loop("notifications_escalation", escalate, settings.ALERT_LOOP_INTERVAL_S, elected=True),
-    Loop(EMAIL_LOOP, send_email, settings.ALERT_LOOP_INTERVAL_S, elected=True),
-    Loop(PHONE_LOOP, use_phone, settings.ALERT_LOOP_INTERVAL_S, elected=True),
-    Loop(CHAT_LOOP, send_chat, settings.ALERT_LOOP_INTERVAL_S, elected=True),
-    Loop(PUSH_LOOP, send_push, settings.ALERT_LOOP_INTERVAL_S, elected=True),
+    Loop("notifier", step, settings.EVENT_READER_INTERVAL_S, elected=True, due=reader.is_due()),
+    Loop(
+        "notifications_escalation",
+        escalate,
+        settings.ALERT_LOOP_INTERVAL_S,
+        elected=True,
+        due=escalation.IS_ANY_DUE,
+    ),
+    *(
+        Loop(name, send, settings.ALERT_LOOP_INTERVAL_S, elected=True, due=due)
+        for name, send, due in (
+            (EMAIL_LOOP, send_email, deliveries.is_any_due(*deliveries.EMAIL)),
+            (PHONE_LOOP, use_phone, deliveries.is_any_due(*deliveries.PHONE)),
+            (CHAT_LOOP, send_chat, deliveries.is_any_due(Channel.CHAT)),
+            (PUSH_LOOP, send_push, f"({deliveries.is_any_due(*deliveries.PUSH)} OR {push_deliveries.IS_ANY_DUE})"),
+        )
+    ),
     Loop(heartbeat.LOOP, heartbeat.send_heartbeat, settings.HEARTBEAT_INTERVAL_S, elected=True),
 ]

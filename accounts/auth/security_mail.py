@@ -68,6 +68,10 @@ def enqueue_phone_reminder(membership: Membership) -> None:
     SecurityMail.objects.create(user=membership.user, kind=PHONE_REMINDER, data=data)
 
 
+# The SQL condition that an e-mail is due.
+IS_ANY_DUE = "EXISTS (SELECT FROM accounts_securitymail WHERE next_attempt_at <= %(now)s)"
+
+
 def send_due_mail() -> float | None:
     """Send a batch of e-mails that are due. Ask to run again immediately if it was full."""
     due = SecurityMail.objects.filter(next_attempt_at__lte=clock.now()).order_by("next_attempt_at", "pk")

@@ -56,6 +56,8 @@ WHERE a.id = before.id
 RETURNING a.organization_id, a.name, before.outage, before.outage_since
 """
 
+# The SQL condition that an account is due for a probe.
+IS_PROBE_DUE = "EXISTS (SELECT FROM capacity_provideraccount WHERE is_active AND probe_at <= %(now)s)"
 _CLAIM_PROBES = """
 UPDATE capacity_provideraccount SET probe_at = %(until)s
 WHERE id IN (

@@ -37,6 +37,12 @@ def watch_reachability() -> float | None:
 LOOPS = [
     Loop("redis_generation", watch_redis, interval_s=1.0),
     Loop("reachability", watch_reachability, interval_s=reachability.LOOP_INTERVAL_S),
-    Loop("audit_log", seal_audit_log, interval_s=settings.EVENT_READER_INTERVAL_S, elected=True),
+    Loop(
+        "audit_log",
+        seal_audit_log,
+        interval_s=settings.EVENT_READER_INTERVAL_S,
+        elected=True,
+        due=chain.READER.is_due(),
+    ),
     Loop("replay_list", write_replay_list, interval_s=settings.REPLAY_LIST_INTERVAL_S, elected=True),
 ]

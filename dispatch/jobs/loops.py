@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.conf import settings
 
 from dispatch.core.runtime.loops import Loop
-from dispatch.jobs import services
+from dispatch.jobs import services, sql
 from dispatch.jobs.services.auditor import BATCH
 from dispatch.jobs.services.notices import NOTICE_LOOP
 from dispatch.jobs.services.transitions import WAITING_LOOP
@@ -41,9 +41,16 @@ def remind_of_jobs() -> None:
 
 
 LOOPS = [
-    Loop("jobs_auditor", audit, interval_s=settings.AUDITOR_INTERVAL_S, elected=True),
-    Loop(WAITING_LOOP, move_on_waiting, interval_s=1.0, elected=True),
-    Loop(NOTICE_LOOP, advance_notices, interval_s=2.0, elected=True),
-    Loop("jobs_reminders", remind_of_jobs, interval_s=5.0, elected=True),
+    Loop(
+        "jobs_auditor",
+        audit,
+        interval_s=settings.AUDITOR_INTERVAL_S,
+        elected=True,
+        due=sql.MAY_NEED_AUDIT,
+        rest_s=20.0,
+    ),
+    Loop(WAITING_LOOP, move_on_waiting, interval_s=1.0, elected=True, due=sql.IS_JOB_DISPATCHING),
+    Loop(NOTICE_LOOP, advance_notices, interval_s=2.0, elected=True, due=sql.IS_NOTICE_DUE),
+    Loop("jobs_reminders", remind_of_jobs, interval_s=5.0, elected=True, due=sql.IS_REMINDER_DUE),
     Loop("jobs_technician_repair", repair_technicians, interval_s=60.0, elected=True),
 ]

@@ -84,6 +84,24 @@ WHERE ((c.ended_at IS NOT NULL AND o.missed_at IS NULL)
 ORDER BY c.id LIMIT %(limit)s
 """
 
+# Conditions of the loops, which rest while they are false: what waits for a line or a technician, and what the
+# auditor finds, is about a job in progress, a trial, or a pending job that an outage or the spending cap stopped.
+IS_JOB_DISPATCHING = """(
+    EXISTS (SELECT FROM jobs_job WHERE status = 'dispatching')
+    OR EXISTS (SELECT FROM jobs_offer WHERE status = 'pending')
+)"""
+_STOPPED = (Job.PendingReason.PROVIDER_DOWN, Job.PendingReason.ACCOUNT_REFUSED, Job.PendingReason.SPEND_CAP)
+_RESUMABLE = ", ".join(f"'{reason}'" for reason in _STOPPED)
+MAY_NEED_AUDIT = f"""(
+    EXISTS (SELECT FROM jobs_submission WHERE status = 'received' AND next_start_at <= %(now)s)
+    OR EXISTS (SELECT FROM jobs_job WHERE status = 'dispatching')
+    OR EXISTS (SELECT FROM jobs_offer WHERE status = 'pending')
+    OR EXISTS (SELECT FROM jobs_job WHERE is_trial)
+    OR EXISTS (SELECT FROM jobs_job WHERE status = 'pending' AND pending_reason IN ({_RESUMABLE}))
+)"""
+IS_NOTICE_DUE = "EXISTS (SELECT FROM jobs_techniciannotice WHERE next_action_at <= %(now)s)"
+IS_REMINDER_DUE = "EXISTS (SELECT FROM jobs_job WHERE attention_at <= %(now)s AND reminded_at IS NULL)"
+
 # Claim one start of a submission: the first immediately, later ones when due. A locked submission is skipped. The
 # commit does not wait for the disk (synchronous_commit = off).
 _CLAIM_START = """

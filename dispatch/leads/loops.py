@@ -10,7 +10,7 @@ from django.conf import settings
 from dispatch.core.redis import generation
 from dispatch.core.redis.client import LEADS, REDIS_ERRORS
 from dispatch.core.runtime.loops import Loop, Service
-from dispatch.leads import counters, dialer, redis_queue
+from dispatch.leads import counters, dialer, redis_queue, sql
 from dispatch.leads.models import EngineSwitch
 from dispatch.leads.pool_rotation import DIALER
 from dispatch.leads.services import reconciliation, switches
@@ -120,7 +120,14 @@ LOOPS: list[Loop | Service] = [
     Loop(redis_queue.PROMOTER, promote_due, settings.LEADS_TICK_S, elected=True, needs_redis=LEADS),
     Service(DIALER, dialer.run_dialer, connections=settings.LEADS_CLAIMERS + 2),  # claims, cancellations, results
     Loop("leads_near", schedule_near, settings.LEADS_NEAR_INTERVAL_S, elected=True, needs_redis=LEADS),
-    Loop("leads_sweep", sweep_backlog, settings.LEADS_SWEEP_INTERVAL_S, elected=True, needs_redis=LEADS),
+    Loop(
+        "leads_sweep",
+        sweep_backlog,
+        settings.LEADS_SWEEP_INTERVAL_S,
+        elected=True,
+        needs_redis=LEADS,
+        due=sql.IS_ANY_WAITING,
+    ),
     Loop("leads_workers", reap_batches, settings.LEADS_WORKERS_INTERVAL_S, elected=True, needs_redis=LEADS),
     Loop(switches.LIFTED, release_lifted, settings.LEADS_LIFTED_INTERVAL_S, elected=True),
     Loop("leads_stale", end_stale_claims, settings.LEADS_STALE_INTERVAL_S, elected=True),

@@ -152,6 +152,8 @@ SELECT string_agg(CASE WHEN due_ms <= %(overdue_ms)s::bigint THEN %(floor_ms)s::
        (array_agg(due_us ORDER BY due_us DESC, id DESC))[1], (array_agg(id ORDER BY due_us DESC, id DESC))[1]
 FROM ({DUE}) page (pool_id, id, attempt, due_ms, due_us)
 """
+# The SQL condition that a lead waits, for the sweep, which compares all that do with Redis.
+IS_ANY_WAITING = "EXISTS (SELECT FROM leads_lead WHERE status = 'backlog')"
 OVERDUE = "SELECT count(*) FROM leads_lead WHERE status = 'backlog' AND due_at <= %(now)s"
 
 # Counts an organization's leads in one pass. `hour`: for waiting leads, how many of %(hours)s precede the due

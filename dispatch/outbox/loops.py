@@ -6,7 +6,7 @@ from django.conf import settings
 
 from dispatch.core.redis.client import OUTBOX
 from dispatch.core.runtime.loops import Loop, Service
-from dispatch.outbox import publisher, router
+from dispatch.outbox import publisher, router, sql
 from dispatch.outbox.checks import refuse_contradictions
 from dispatch.outbox.event_reader import READER
 from dispatch.outbox.poller import poll_once
@@ -51,9 +51,23 @@ def recover_pointers() -> float | None:
 # Pointers of the other kinds of queue do not travel through Redis.
 _REDIS = OUTBOX if settings.OUTBOX_QUEUE_TYPE == "redis" else None
 LOOPS: list[Loop | Service] = [
-    Loop(target_health.POLLER, poll_once, settings.OUTBOX_POLL_INTERVAL_S, elected=True, needs_redis=_REDIS),
-    Loop("outbox_reader", read_events, interval_s=settings.EVENT_READER_INTERVAL_S, elected=True),
-    Loop("outbox_leases", recover_calls, settings.OUTBOX_LEASE_INTERVAL_S, elected=True, needs_redis=_REDIS),
+    Loop(
+        target_health.POLLER,
+        poll_once,
+        settings.OUTBOX_POLL_INTERVAL_S,
+        elected=True,
+        needs_redis=_REDIS,
+        due=sql.IS_ANY_WAITING,
+    ),
+    Loop("outbox_reader", read_events, settings.EVENT_READER_INTERVAL_S, elected=True, due=READER.is_due()),
+    Loop(
+        "outbox_leases",
+        recover_calls,
+        settings.OUTBOX_LEASE_INTERVAL_S,
+        elected=True,
+        needs_redis=_REDIS,
+        due=sql.MAY_NEED_RECOVERY,
+    ),
     Loop("outbox_stale", recover_pointers, interval_s=settings.OUTBOX_STALE_INTERVAL_S, elected=True),
     # starts, finishes, pointers, acknowledgements
     Service("outbox_router", router.run_router, connections=4),

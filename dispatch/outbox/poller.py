@@ -26,7 +26,7 @@ def poll_once() -> float | None:
     if not settings.OUTBOX_ENABLED:
         return None
     _warn_if_queue_is_unreachable()
-    _publish_after_takeover()
+    is_published = _publish_after_takeover()
     now = clock.now()
     with transaction.atomic():
         claims, admission = claim_next(now, limit=None if publisher.is_working() else 1)
@@ -41,7 +41,7 @@ def poll_once() -> float | None:
         return 0.0
     waits = [at for at in (next_wake(now), admission.again_at) if at]
     if not waits:
-        return None
+        return None if is_published else settings.OUTBOX_POLL_INTERVAL_S
     seconds = (min(waits) - clock.now()).total_seconds()
     return min(max(seconds, MIN_PAUSE_S), settings.OUTBOX_POLL_INTERVAL_S)
 
@@ -50,12 +50,19 @@ def poll_once() -> float | None:
 _published_under: tuple[str, int] | None = None
 
 
-def _publish_after_takeover() -> None:
-    """Publish all QUEUED messages again: the previous leader may have committed some without publishing them."""
+def _publish_after_takeover() -> bool:
+    """Publish all QUEUED messages again: the previous leader may have committed some without publishing them.
+
+    Return False if the queue refused any, which the next pass repeats.
+    """
     global _published_under
     led = leading.get(None)
-    if led and led != _published_under and publisher.publish_again():
-        _published_under = led
+    if not led or led == _published_under:
+        return True
+    if not publisher.publish_again():
+        return False
+    _published_under = led
+    return True
 
 
 @functools.cache

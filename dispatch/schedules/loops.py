@@ -6,6 +6,7 @@ from django.conf import settings
 
 from dispatch.core.redis.client import QUEUES
 from dispatch.core.runtime.loops import Loop, Service
+from dispatch.schedules import sql
 from dispatch.schedules.services import bulk_import, calendars, executor, reconciliation, shards, time_zones
 
 # How often exclusion calendars that are due for a refresh are looked for.
@@ -28,6 +29,7 @@ LOOPS: list[Loop | Service] = [
         interval_s=settings.SCHEDULE_RECONCILE_INTERVAL_S,
         elected=True,
         needs_redis=QUEUES,
+        due=sql.MAY_NEED_RECONCILIATION,
     ),
     Loop("schedules_time_zones", time_zones.walk.step, interval_s=time_zones.INTERVAL_S, elected=True),
     Loop("schedules_calendars", calendars.enqueue_due, interval_s=CALENDARS_S, elected=True, needs_redis=QUEUES),

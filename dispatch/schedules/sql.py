@@ -384,6 +384,13 @@ JOIN unnest(%(kinds)s::text[], %(befores)s::timestamptz[]) AS v(kind, before) ON
 WHERE r.status = 'in_progress' AND r.taken_at < v.before
 ORDER BY r.taken_at LIMIT %(limit)s
 """
+# The SQL condition that a worker has a run, a run waits for a concurrency limit, or an import is not finished.
+MAY_NEED_RECONCILIATION = """(
+    EXISTS (SELECT FROM schedules_run WHERE status = 'in_progress')
+    OR EXISTS (SELECT FROM schedules_run WHERE status = 'running')
+    OR EXISTS (SELECT FROM schedules_run WHERE waiting_for = 'concurrency' AND status = 'retrying')
+    OR EXISTS (SELECT FROM schedules_bulkimport WHERE status IN ('received', 'running'))
+)"""
 MARK_RESENT = """
 UPDATE schedules_run SET taken_at = %(now)s WHERE id = ANY(%(ids)s::bigint[]) AND status = 'in_progress'
 """

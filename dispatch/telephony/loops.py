@@ -7,6 +7,7 @@ from datetime import datetime
 
 from django.conf import settings
 
+from dispatch.capacity import account_outages
 from dispatch.core import clock
 from dispatch.core.db import lock_waits
 from dispatch.core.db.isolation import FailureRule, record_failure
@@ -110,10 +111,10 @@ def _send_text(text_id: int) -> None:
 
 
 def _until(next_at: datetime | None) -> float | None:
-    """Return the seconds until `next_at`, within bounds."""
-    if next_at is None:
+    """Return the seconds until `next_at`, or None if that is later than the interval."""
+    if next_at is None or (wait_s := (next_at - clock.now()).total_seconds()) > settings.CALL_PLACER_INTERVAL_S:
         return None
-    return min(max((next_at - clock.now()).total_seconds(), SOON_S), settings.CALL_PLACER_INTERVAL_S)
+    return max(wait_s, SOON_S)
 
 
 def reconcile_texts() -> float | None:
@@ -144,12 +145,14 @@ def _again(threads: FairThreads, ended: int, has_more: bool) -> float | None:
     return 0.0
 
 
-def _requesting_loop(name: str, threads: FairThreads, start: Callable[[], bool], interval_s: float) -> Loop:
+def _requesting_loop(
+    name: str, threads: FairThreads, start: Callable[[], bool], interval_s: float, due: str = ""
+) -> Loop:
     def step() -> float | None:
         ended = threads.ended
         return _again(threads, ended, start())
 
-    return Loop(name, step, interval_s, elected=True, needs_provider=True)
+    return Loop(name, step, interval_s, elected=True, needs_provider=True, due=due)
 
 
 def mark_interrupted_requests() -> None:
@@ -161,7 +164,7 @@ _INTERVAL_S = settings.CALL_RECONCILER_INTERVAL_S
 RECONCILERS = [
     Loop("calls_cut_off", mark_interrupted_requests, _INTERVAL_S, elected=True),
     _requesting_loop("calls_unknown", LOOKUPS, reconciliation.resolve_unknown_calls, _INTERVAL_S),
-    _requesting_loop(HANG_UP_LOOP, HANG_UPS, hang_ups.hang_up_due, HANG_UP_INTERVAL_S),
+    _requesting_loop(HANG_UP_LOOP, HANG_UPS, hang_ups.hang_up_due, HANG_UP_INTERVAL_S, sql.IS_HANG_UP_DUE),
     _requesting_loop("calls_end", LOOKUPS, reconciliation.fetch_ends, _INTERVAL_S),
 ]
 
@@ -188,13 +191,34 @@ def count_spending() -> None:
 
 
 LOOPS = [
-    Loop(call_requests.PLACER, place_due, settings.CALL_PLACER_INTERVAL_S, elected=True, needs_provider=True),
-    Loop(TEXT_LOOP, send_due, settings.CALL_PLACER_INTERVAL_S, elected=True, needs_provider=True),
+    Loop(
+        call_requests.PLACER,
+        place_due,
+        settings.CALL_PLACER_INTERVAL_S,
+        elected=True,
+        needs_provider=True,
+        due=sql.IS_CALL_TO_PLACE,
+    ),
+    Loop(
+        TEXT_LOOP,
+        send_due,
+        settings.CALL_PLACER_INTERVAL_S,
+        elected=True,
+        needs_provider=True,
+        due=sql.IS_TEXT_TO_SEND,
+    ),
     Loop("texts_reconciler", reconcile_texts, _INTERVAL_S, elected=True, needs_provider=True),
     Loop("prices", fetch_prices, settings.PRICE_INTERVAL_S, elected=True, needs_provider=True),
     Loop("number_health", judge_numbers, settings.NUMBER_HEALTH_INTERVAL_S, elected=True),
     Loop("spend_caps", count_spending, settings.SPEND_CAP_INTERVAL_S, elected=True),
-    Loop(probes.LOOP, probe_accounts, interval_s=1.0, elected=True, needs_provider=True),
-    Loop("calls_keys", apply_unhandled_keys, settings.AUDITOR_INTERVAL_S, elected=True),
+    Loop(
+        probes.LOOP,
+        probe_accounts,
+        interval_s=1.0,
+        elected=True,
+        needs_provider=True,
+        due=account_outages.IS_PROBE_DUE,
+    ),
+    Loop("calls_keys", apply_unhandled_keys, settings.AUDITOR_INTERVAL_S, elected=True, due=sql.IS_KEY_UNHANDLED),
     *RECONCILERS,
 ]

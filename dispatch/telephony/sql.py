@@ -254,6 +254,19 @@ _TEXTS_TO_SEND = _taking_turns(
     "CASE c.purpose WHEN 'alert' THEN 0 WHEN 'offer' THEN 1 WHEN 'job_news' THEN 1 WHEN 'reply' THEN 1 ELSE 2 END",
 )
 
+# Conditions of the loops, which rest while they are false. A condition on the status is an index's.
+IS_CALL_TO_PLACE = """
+EXISTS (SELECT FROM telephony_call WHERE status = 'created' AND (not_before <= %(soon)s OR place_by <= %(soon)s))
+"""
+IS_TEXT_TO_SEND = """
+EXISTS (SELECT FROM telephony_text WHERE status = 'created' AND (not_before <= %(soon)s OR not_after <= %(soon)s))
+"""
+IS_HANG_UP_DUE = "EXISTS (SELECT FROM telephony_call WHERE hang_up_at <= %(now)s)"
+IS_KEY_UNHANDLED = """(
+    EXISTS (SELECT FROM telephony_callevent WHERE next_action_at <= %(now)s)
+    OR EXISTS (SELECT FROM telephony_inboundcall WHERE next_action_at <= %(now)s)
+)"""
+
 # Calls to be ended for which no hang-up is scheduled: they were written by an older version.
 _UNSCHEDULED_HANG_UPS = """
 UPDATE telephony_call SET hang_up_at = %(now)s WHERE id IN (

@@ -68,6 +68,13 @@ def deliver_due(*channels: Channel) -> int:
     return run_each(deliver, [pk for (pk,) in due], event="delivery_failed")
 
 
+def is_any_due(*channels: Channel) -> str:
+    """Return the SQL condition that a delivery on these channels is due soon, for a loop that rests."""
+    names = ", ".join(f"'{channel}'" for channel in channels)
+    is_open = f"channel IN ({names}) AND {_OPEN}"
+    return f"EXISTS (SELECT FROM notifications_delivery WHERE {is_open} AND next_attempt_at <= %(soon)s)"
+
+
 def next_due(*channels: Channel) -> datetime | None:
     """Return when the next delivery on these channels is due."""
     first: datetime | None = (

@@ -30,6 +30,12 @@ log = structlog.get_logger(__name__)
 
 BATCH = 100
 POSTPONE = timedelta(seconds=20)
+# The SQL condition that an alert repeats, escalates or returns soon.
+IS_ANY_DUE = """(
+    EXISTS (SELECT FROM notifications_alert WHERE status = 'open' AND next_action_at <= %(soon)s)
+    OR EXISTS (SELECT FROM notifications_alert WHERE status = 'open' AND next_repeat_at <= %(soon)s)
+    OR EXISTS (SELECT FROM notifications_alert WHERE status = 'acknowledged' AND returns_at <= %(soon)s)
+)"""
 
 
 def escalate_due() -> int:

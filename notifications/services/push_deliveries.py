@@ -49,6 +49,14 @@ class DueMessage(NamedTuple):
     since: datetime
 
 
+# The SQL condition that a message to a browser is due soon, for a loop that rests.
+IS_ANY_DUE = """
+EXISTS (
+    SELECT FROM notifications_pushmessage WHERE status IN ('waiting', 'sending') AND next_attempt_at <= %(soon)s
+)
+"""
+
+
 def deliver_due() -> tuple[int, bool]:
     """Start the due messages whose browser and organization have a free thread.
 

@@ -9,6 +9,7 @@ import pytest
 from django.apps import apps
 from django.db import connection
 
+from dispatch.core.runtime.due_checks import DueChecks
 from dispatch.core.runtime.loops import Loop, all_loops
 from dispatch.jobs import sql
 from dispatch.jobs.models import Job, Offer
@@ -161,6 +162,10 @@ def test_no_loop_reads_a_table_of_ended_rows() -> None:
         if most := {table: count for table, count in read.items() if count > MOST_READ}:
             found[name] = most
 
+    checks = DueChecks(loops())
+    names = [loop.name for loop in loops() if loop.due]
+    checks.find_due(names)
+    read_during("conditions", lambda: checks.find_due(names))
     for loop in loops():
         loop.step()  # prepares statements, and does what the filling made due
         read_during(loop.name, loop.step)

@@ -122,14 +122,17 @@ def prefer_index_plans() -> None:
 
 
 @contextmanager
-def index_plans() -> Iterator[None]:
+def index_plans(limit_s: float | None = None) -> Iterator[None]:
     """Run the statements inside with `prefer_index_plans`, in one pipeline.
 
     For passes that usually find no row: a table that was never analyzed would be read as a whole. Without an open
-    transaction, the pipeline is one.
+    transaction, the pipeline is one. With `limit_s`, PostgreSQL cancels a statement that takes longer.
     """
     with pipeline():
-        prefer_index_plans()
+        if limit_s is None:
+            prefer_index_plans()
+        else:
+            execute(f"{_BY_INDEX}, set_config('statement_timeout', '{round(limit_s * 1000)}', true)")
         yield
 
 

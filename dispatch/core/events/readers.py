@@ -43,7 +43,18 @@ LEFT JOIN LATERAL (
 ) next ON true
 WHERE c.name = %(name)s
 """
-_HORIZON = "SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+# The SQL condition that a step has something to do, in which the filter's values are literals. An event that waits
+# for the horizon also counts, and so do a missing cursor and one behind which the transactions began again.
+_IS_DUE = """
+COALESCE((
+    SELECT {horizon} - c.xid NOT BETWEEN 1 AND {stride} - 1
+        OR EXISTS (SELECT FROM core_failedevent f WHERE f.reader = c.name AND f.next_attempt_at <= %(now)s)
+        OR EXISTS (SELECT FROM core_event e WHERE (e.xid, e.id) > (c.xid, c.event_id){wanted})
+    FROM core_eventcursor c WHERE c.name = {name}
+), true)
+"""
+_XMIN = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
+_HORIZON = f"SELECT {_XMIN}"
 _NEXT = """
 SELECT * FROM core_event
 WHERE (xid, id) > (%(xid)s, %(id)s) AND xid < %(horizon)s AND (%(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s))
@@ -161,6 +172,20 @@ class EventReader:
         metrics.events_read.labels(self.name).inc(done)
         return done + retried
 
+    def is_due(self) -> str:
+        """Return the SQL condition that `step`, or that of an EarlyReader, has something to do."""
+        wanted = [
+            ("e.kind = ANY({})", self.kinds),
+            ("e.subject_type = ANY({})", self.subjects),
+            (f"(e.subject_type <> ALL({{}}) OR e.kind = ANY({_texts(self.but)}))", self.without or None),
+        ]
+        return _IS_DUE.format(
+            horizon=_XMIN,
+            stride=IDLE_STRIDE,
+            wanted="".join(f" AND {test.format(_texts(some))}" for test, some in wanted if some is not None),
+            name=_literal(self.name),
+        )
+
     def _retry_failed(self) -> int:
         if not quarantine.has_due(self.name):
             return 0
@@ -239,6 +264,16 @@ class EventReader:
                 },
             )
         )
+
+
+def _literal(text: str) -> str:
+    """Return a name from the code as an SQL literal in a statement with parameters."""
+    assert not set(text) & set("'\\%{}"), text
+    return f"'{text}'"
+
+
+def _texts(values: tuple[str, ...]) -> str:
+    return f"ARRAY[{', '.join(map(_literal, values))}]::text[]"
 
 
 def lagging() -> dict[str, float]:

@@ -28,6 +28,8 @@ WEBHOOK_GROUPS = 1
 PROBES = 2
 # Leaderships are renewed on a separate connection.
 ELECTIONS = 1
+# The conditions of resting loops are checked in a separate thread.
+DUE_CHECKS = 1
 
 _ALLOWED = """
 SELECT current_setting('max_connections')::int - current_setting('superuser_reserved_connections')::int
@@ -61,7 +63,8 @@ def of_dispatcher(loops: Iterable[Loop | Service]) -> int:
     steps = [loop for loop in loops if isinstance(loop, Loop)]
     services = sum(loop.connections for loop in loops if isinstance(loop, Service))
     requests = FairThreads.count(settings.DISPATCHER_REQUEST_THREADS or None) if steps else 0
-    return len(steps) + services + requests + ELECTIONS
+    checks = DUE_CHECKS if any(loop.due for loop in steps) else 0
+    return len(steps) + checks + services + requests + ELECTIONS
 
 
 def of_machine() -> dict[str, int]:

@@ -27,6 +27,7 @@ from dispatch.core.db import blockers
 from dispatch.core.observability import liveness, metrics
 from dispatch.core.redis.client import LEADS, REDIS_ERRORS, breaker, connect, server_url
 from dispatch.core.runtime import leader_election, reachability
+from dispatch.core.runtime.due_checks import DueChecks
 from dispatch.core.runtime.leader_election import Election, renew, resign
 from dispatch.core.runtime.loops import Loop, NothingSucceeded, Service
 from dispatch.core.runtime.queues import notification_channel
@@ -41,6 +42,8 @@ RESIGN_GRACE_S = 5.0
 # A leader gives up its leadership after this many consecutive failures over this much time.
 GIVE_UP_FAILURES, GIVE_UP_AFTER_S = 5, 15.0
 STAND_BACK_S = 60.0
+# Long pauses vary by this share, so that the loops do not all start in the same second, each with a connection.
+SPREAD, SPREAD_FROM_S = 0.1, 10.0
 # A process has lost Redis when it has failed for this long.
 REDIS_LOST_AFTER_S = 5.0
 # After a handover because of the provider, the next one of the same loop waits this long, then twice as long. A
@@ -111,6 +114,7 @@ class Runner:
         self._renewals = ThreadPoolExecutor(1, thread_name_prefix="election")
         self._records = {name: _Record() for name in self._elections}
         self._loops = {loop.name: loop for loop in loops if isinstance(loop, Loop)}
+        self._due_checks = DueChecks(self._loops.values())
         self._handed_over: set[str] = set()  # since Redis was lost
         self._led_since: dict[str, float] = {}
         # By loop: until when it hands nothing over, and the pause.
@@ -139,6 +143,10 @@ class Runner:
         ]
         if self._elections:
             tasks.append(asyncio.create_task(self._hold_leadership(), name="elections"))
+        if self._due_checks:
+            tasks.append(
+                asyncio.create_task(self._due_checks.watch(self._stopping, self.trigger), name="due checks")
+            )
         beat = asyncio.create_task(self._report_liveness(), name="liveness")
         stopped = asyncio.create_task(self._stopping.wait(), name="stop")
         try:
@@ -224,8 +232,11 @@ class Runner:
             if election and record.is_failing():
                 await self._give_up(election, "failing", failures=record.failures)
                 record.reset()
+            if loop.due and not failed and wish is None:
+                await self._due_checks.rest(loop, poke)
+                continue
             # A notification must not turn a failing loop into a busy one.
-            await _wait(self._stopping if failures else poke, pause)
+            await _wait(self._stopping if failures else poke, _spread(pause))
 
     def _step(self, loop: Loop, election: Election | None) -> float | None:
         if election:
@@ -404,6 +415,11 @@ def backoff(failures: int) -> float:
     """Return the pause in seconds after this many consecutive failures: doubling up to 30 s, with jitter."""
     longest = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * 2 ** min(failures - 1, 10))
     return longest * random.uniform(0.7, 1.0)
+
+
+def _spread(pause_s: float) -> float:
+    """Shorten a long pause by a random part."""
+    return pause_s * random.uniform(1 - SPREAD, 1.0) if pause_s >= SPREAD_FROM_S else pause_s
 
 
 def _retry_if_broken(call: Callable[..., Any], *args: Any) -> None:

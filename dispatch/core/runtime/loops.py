@@ -25,6 +25,11 @@ class Loop:
     `limit_s` loses its leadership. `needs_redis` names the purpose of the Redis without which an elected loop gets
     nothing done: a process that cannot reach it hands the leadership over. `needs_provider`: so does a process
     that cannot reach the phone provider while another one can.
+
+    `due`: an SQL condition for the step having something to do, for loops that usually find nothing. After a step
+    that returned None, the loop then rests until the condition holds or it is notified, at most `rest_s`. One
+    statement checks the conditions of all resting loops (`due_checks`). It may hold too often, and must hold a
+    second early where the step waits for an exact time. Its parameters: %(now)s, %(soon)s, %(offset)s.
     """
 
     name: str
@@ -34,6 +39,8 @@ class Loop:
     limit_s: float = 60.0
     needs_redis: str | None = None
     needs_provider: bool = False
+    due: str = ""
+    rest_s: float = 60.0
 
 
 class NothingSucceeded(Exception):

@@ -22,9 +22,9 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, connection, transaction
+from django.db import DatabaseError, transaction
 
-from dispatch.core import clock
+from dispatch.core.db import prepared
 
 log = structlog.get_logger(__name__)
 
@@ -39,23 +39,24 @@ LOOP_INTERVAL_S = 2.0
 # The interval of the loop while some process does not reach a server.
 ALERT_INTERVAL_S = 0.5
 
-_DATABASE_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s))"
+_DATABASE_NOW = prepared.DB_NOW
 _REPORT = f"""
 INSERT INTO core_reachability AS r (process, host, server, loops, failing_since, reported_at)
 VALUES (
-    %(process)s, %(host)s, %(server)s, %(loops)s, CASE WHEN %(fails)s THEN {_DATABASE_NOW} END, {_DATABASE_NOW}
+    %(process)s, %(host)s, %(server)s, %(loops)s,
+    CASE WHEN %(fails)s::boolean THEN {_DATABASE_NOW} END, {_DATABASE_NOW}
 )
 ON CONFLICT (process, server) DO UPDATE
-SET failing_since = CASE WHEN %(fails)s THEN coalesce(r.failing_since, excluded.reported_at) END,
+SET failing_since = CASE WHEN %(fails)s::boolean THEN coalesce(r.failing_since, excluded.reported_at) END,
     loops = excluded.loops, reported_at = excluded.reported_at
 """
 _READ = f"""
 SELECT process, host, server, loops, failing_since FROM core_reachability
-WHERE reported_at > {_DATABASE_NOW} - make_interval(secs => %(fresh)s)
+WHERE reported_at > {_DATABASE_NOW} - make_interval(secs => %(fresh)s::float8)
 """
 _DELETE = f"""
 DELETE FROM core_reachability WHERE id IN (
-    SELECT id FROM core_reachability WHERE reported_at < {_DATABASE_NOW} - make_interval(secs => %(age)s)
+    SELECT id FROM core_reachability WHERE reported_at < {_DATABASE_NOW} - make_interval(secs => %(age)s::float8)
     ORDER BY id LIMIT 1000 FOR UPDATE SKIP LOCKED
 )
 """
@@ -187,9 +188,7 @@ class Process:
         self._start_probes(failing)
 
     def _read(self) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute(_READ, {"fresh": FRESH_S, "offset": clock.offset_ms() / 1000})
-            rows = [row for row in cursor.fetchall() if row[0] != self.name]
+        rows = [row for row in prepared.fetch_all(_READ, {"fresh": FRESH_S}) if row[0] != self.name]
         reports = {}
         for process, host, _, loops, _ in rows:
             own = [(server, since) for name, _, server, _, since in rows if name == process]
@@ -203,19 +202,17 @@ class Process:
 
     def _write(self, servers: Iterable[str]) -> None:
         """Report what is known about these servers; nothing about those that were not tried recently."""
-        offset = clock.offset_ms() / 1000
         fresh = time.monotonic() - FRESH_S
-        with connection.cursor() as cursor:
-            for server in sorted(servers):
-                known = self._servers.get(server)
-                if known is None or (known.failing_since is None and known.known_at < fresh):
-                    continue
-                report: dict[str, Any] = {
-                    "process": self.name, "host": self.host[:128], "server": server,
-                    "loops": " ".join(sorted(self.loops)), "fails": known.failing_since is not None,
-                }  # fmt: skip
-                cursor.execute(_REPORT, {**report, "offset": offset})
-                cursor.execute(_DELETE, {"age": DELETE_AFTER_S, "offset": offset})
+        for server in sorted(servers):
+            known = self._servers.get(server)
+            if known is None or (known.failing_since is None and known.known_at < fresh):
+                continue
+            report: dict[str, Any] = {
+                "process": self.name, "host": self.host[:128], "server": server,
+                "loops": " ".join(sorted(self.loops)), "fails": known.failing_since is not None,
+            }  # fmt: skip
+            prepared.execute(_REPORT, report)
+            prepared.execute(_DELETE, {"age": DELETE_AFTER_S})
 
     def _start_probes(self, servers: Iterable[str]) -> None:
         """Probe the servers that are due, each in a thread."""

@@ -194,6 +194,11 @@ CROSS JOIN LATERAL (
 ) i
 ORDER BY i.due_at, i.id
 """
+# The SQL condition that a group or an immediate message waits: the poller decides which of them may go.
+IS_ANY_WAITING = """(
+    EXISTS (SELECT FROM outbox_messagegroup WHERE wake_at IS NOT NULL)
+    OR EXISTS (SELECT FROM outbox_message WHERE status = 'PENDING' AND mode = 'IMMEDIATE')
+)"""
 NEXT_WAKE = f"""{_WAITING_TARGETS.format(more="")}
 SELECT min(least(line.wake_at, immediate.due_at))
 FROM waiting t

@@ -20,6 +20,16 @@ SELECT id, epoch, status, calls, lapses, organization_id, started_at FROM outbox
 WHERE id = ANY(%(ids)s::bigint[]) AND in_flight AND lease_until <= {DB_NOW}
 ORDER BY id FOR UPDATE SKIP LOCKED
 """
+# The SQL condition that a pointer may be lost, a lease has lapsed or a message expires.
+MAY_NEED_RECOVERY = f"""(
+    EXISTS (SELECT FROM outbox_message WHERE status = 'QUEUED')
+    OR EXISTS (
+        SELECT FROM outbox_message WHERE in_flight AND lease_until IS NOT NULL AND lease_until <= {DB_NOW}
+    )
+    OR EXISTS (
+        SELECT FROM outbox_message WHERE status = 'PENDING' AND expires_at IS NOT NULL AND expires_at <= %(now)s
+    )
+)"""
 EXPIRED = """
 SELECT m.id, m.group_id, m.mode FROM outbox_message m JOIN outbox_messagegroup g ON g.id = m.group_id
 WHERE m.status = 'PENDING' AND m.expires_at IS NOT NULL AND m.expires_at <= %(now)s

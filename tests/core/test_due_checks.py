@@ -1,0 +1,134 @@
+"""A loop with a condition rests while it has nothing to do, and one statement asks for all loops that rest."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from itertools import pairwise
+
+import pytest
+from django.db import OperationalError, connection
+
+from dispatch.core import clock, events
+from dispatch.core.events import SYSTEM
+from dispatch.core.events.readers import EventReader
+from dispatch.core.models import EventCursor
+from dispatch.core.runtime.due_checks import DueChecks
+from dispatch.core.runtime.loops import Loop, all_loops
+from tests.core.loops import runs
+from tests.support import factories
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+HOLDS = "EXISTS (SELECT FROM accounts_organization WHERE name = 'Due')"
+FAILS = "(SELECT 1 / count(*) FROM accounts_organization WHERE name = '') = 1"
+
+
+def check(loop: Loop) -> bool:
+    checks = DueChecks([Loop("other", lambda: None, 1.0, due=FAILS), loop])
+    return bool(checks.find_due([loop.name]))
+
+
+def test_resting_loop_runs_when_its_condition_holds() -> None:
+    steps: list[int] = []
+    with runs(Loop("rests", lambda: steps.append(1), 0.05, due=HOLDS, rest_s=3600)):
+        wait_until(lambda: len(steps) == 1)
+        factories.organization(name="Due")
+        wait_until(lambda: len(steps) > 2)
+
+
+def test_resting_loop_does_nothing_while_its_condition_is_false() -> None:
+    steps: list[int] = []
+    neighbor: list[int] = []
+    with runs(
+        Loop("rests", lambda: steps.append(1), 0.05, due=HOLDS, rest_s=3600),
+        Loop("neighbor", lambda: neighbor.append(1), 0.05, due="true"),
+    ):
+        wait_until(lambda: len(neighbor) > 3)
+    assert len(steps) == 1
+
+
+def test_rest_ends_by_itself() -> None:
+    steps: list[int] = []
+    with runs(Loop("rests", lambda: steps.append(1), 0.01, due="false", rest_s=0.05)):
+        wait_until(lambda: len(steps) > 2)
+
+
+def test_loop_that_names_its_next_time_does_not_rest() -> None:
+    steps: list[int] = []
+
+    def step() -> float:
+        steps.append(1)
+        return 0.02
+
+    with runs(Loop("hasty", step, 3600, due="false", rest_s=3600)):
+        wait_until(lambda: len(steps) > 2)
+
+
+def test_loops_run_at_their_interval_while_conditions_cannot_be_checked() -> None:
+    steps: list[int] = []
+    with runs(Loop("rests", lambda: steps.append(1), 0.05, due=FAILS, rest_s=3600)):
+        wait_until(lambda: len(steps) > 2)
+
+
+def test_loops_run_at_their_interval_while_a_check_hangs() -> None:
+    steps: list[float] = []
+    hangs = "(SELECT pg_sleep(60)) IS NULL"
+    with runs(
+        Loop("rests", lambda: steps.append(time.monotonic()), 0.5, due="false", rest_s=3600),
+        Loop("hangs", lambda: None, 0.05, due=hangs, rest_s=3600),
+    ):
+        wait_until(lambda: len(steps) > 4)  # the first check is canceled meanwhile, and the next one hangs as well
+
+
+def test_postgresql_cancels_a_check_that_hangs() -> None:
+    checks = DueChecks([Loop("hangs", lambda: None, 1.0, due="(SELECT pg_sleep(60)) IS NULL")])
+    with pytest.raises(OperationalError, match="statement timeout"):
+        checks.find_due(["hangs"])
+
+
+def test_loop_with_work_runs_no_earlier_than_at_its_interval() -> None:
+    steps: list[float] = []
+    with runs(Loop("busy", lambda: steps.append(time.monotonic()), 0.3, due="true", rest_s=3600)):
+        wait_until(lambda: len(steps) > 3)
+    assert min(later - earlier for earlier, later in pairwise(steps)) >= 0.3
+
+
+def test_conditions_of_other_loops_are_not_evaluated() -> None:
+    assert check(Loop("this", lambda: None, 1.0, due="true"))
+
+
+def test_condition_holds_early_for_an_exact_time() -> None:
+    at = clock.now() + timedelta(seconds=0.5)
+    literal = f"'{at.isoformat()}'::timestamptz"
+    assert check(Loop("exact", lambda: None, 1.0, due=f"{literal} <= %(soon)s"))
+    assert not check(Loop("exact", lambda: None, 1.0, due=f"{literal} <= %(now)s"))
+
+
+def test_every_loop_is_checked_in_one_statement() -> None:
+    loops = [loop for loop in all_loops() if isinstance(loop, Loop) and loop.due]
+    checks = DueChecks(loops)
+    assert len(loops) >= 15
+    assert checks.find_due([loop.name for loop in loops]) <= {loop.name for loop in loops}
+
+
+def test_condition_of_a_reader_holds_until_it_has_read() -> None:
+    ours = factories.organization()
+    read: list[int] = []
+    reader = EventReader("checked", lambda found: read.extend(event.pk for event in found), ("job.created",))
+    loop = Loop("reader", lambda: None, 1.0, due=reader.is_due())
+    assert check(loop)  # it has no cursor yet
+    while reader.step():
+        pass
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+        EventCursor.objects.filter(name="checked").update(xid=cursor.fetchone()[0] - 1)
+    events.append(ours.pk, "job.completed", 1, actor=SYSTEM)
+    assert not check(loop)  # of a kind that it does not read
+    events.append(ours.pk, "job.created", 1, actor=SYSTEM)
+    assert check(loop)
+    while reader.step():
+        pass
+    assert read
+    assert not check(loop)
