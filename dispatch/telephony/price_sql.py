@@ -5,7 +5,7 @@ The conditions repeat those of the partial indexes in the models.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -51,19 +51,39 @@ class Unpriced(NamedTuple):
     ended_at: datetime
 
 
-def unpriced(
-    source: Source, account_id: int, since: datetime, until: datetime, now: datetime, limit: int
-) -> list[Unpriced]:
-    """Return rows of the account that ended between `since` and `until` and are due, oldest first.
+def _is_due(source: Source) -> str:
+    """Return the condition for rows that ended between %(since)s and %(until)s and are due.
 
     A row is due again when it is twice as old as it was when it was last asked about.
     """
+    return f"""
+    price IS NULL AND {source.priceable} AND {source.ended} > %(since)s AND {source.ended} <= %(until)s
+    AND (price_checked_at IS NULL
+         OR price_checked_at < {source.ended} + (%(now)s::timestamptz - {source.ended}) / 2)
+    """
+
+
+_ANY_IS_DUE = " OR ".join(
+    f"EXISTS (SELECT FROM {source.table} WHERE account_id = a.id AND {_is_due(source)})" for source in SOURCES
+)
+_ACCOUNTS = f"SELECT a.id FROM unnest(%(accounts)s::bigint[]) AS a (id) WHERE {_ANY_IS_DUE}"
+
+
+def accounts_with_unpriced(
+    account_ids: Iterable[int], since: datetime, until: datetime, now: datetime
+) -> set[int]:
+    """Return those of the accounts for which `unpriced` returns rows of some source."""
+    given = {"accounts": prepared.integers(account_ids), "since": since, "until": until, "now": now}
+    return {pk for (pk,) in prepared.fetch_by_index(_ACCOUNTS, given)}
+
+
+def unpriced(
+    source: Source, account_id: int, since: datetime, until: datetime, now: datetime, limit: int
+) -> list[Unpriced]:
+    """Return rows of the account that ended between `since` and `until` and are due, oldest first."""
     statement = f"""
     SELECT id, sid, COALESCE({source.began}, created_at), {source.ended} FROM {source.table}
-    WHERE account_id = %(account)s AND price IS NULL AND {source.priceable}
-        AND {source.ended} > %(since)s AND {source.ended} <= %(until)s
-        AND (price_checked_at IS NULL
-             OR price_checked_at < {source.ended} + (%(now)s::timestamptz - {source.ended}) / 2)
+    WHERE account_id = %(account)s AND {_is_due(source)}
     ORDER BY {source.ended} LIMIT %(limit)s
     """
     given = {"account": account_id, "since": since, "until": until, "now": now, "limit": limit}

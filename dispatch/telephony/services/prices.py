@@ -30,10 +30,13 @@ NOT_FETCHED = "prices_not_fetched"
 
 
 def fetch_due_prices() -> None:
-    """Start to fetch the due prices of every account that works. A busy account waits for the next pass."""
+    """Start to fetch the due prices of the accounts that work. A busy account waits for the next pass."""
+    now = clock.now()
     accounts = ProviderAccount.objects.filter(is_active=True, outage="").order_by("pk")
-    for account_id in accounts.values_list("pk", flat=True):
-        if account_id in failing_accounts:
+    working = [pk for pk in accounts.values_list("pk", flat=True) if pk not in failing_accounts]
+    due = price_sql.accounts_with_unpriced(working, now - MAX_AGE, now - FIRST_AFTER, now)
+    for account_id in working:
+        if account_id not in due:
             continue
         slot = LOOKUPS.reserve(account_id, (NOT_FETCHED, account_id))
         if slot is not None:
