@@ -70,7 +70,7 @@ def statements() -> Iterator[Counter[tuple[str, str]]]:
         lines.seek(start)
         for line in lines.read().decode(errors="replace").replace("\n\t", " ").splitlines():
             if match := _LOG.match(line):
-                found[match["who"], " ".join(match["sql"].split())[:110]] += 1
+                found[match["who"], " ".join(match["sql"].split())[:400]] += 1
 
 
 def _log_statements(which: str) -> None:
