@@ -82,6 +82,24 @@ def test_loops_run_at_their_interval_while_a_check_hangs() -> None:
         wait_until(lambda: len(steps) > 4)  # the first check is canceled meanwhile, and the next one hangs as well
 
 
+def test_checks_go_on_after_their_connection_was_lost() -> None:
+    steps: list[int] = []
+    checked: list[int] = []
+    with runs(
+        Loop("rests", lambda: steps.append(1), 0.05, due=HOLDS, rest_s=3600),
+        Loop("neighbor", lambda: checked.append(1), 0.05, due="true"),
+    ):
+        wait_until(lambda: len(checked) > 1)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity"
+                " WHERE query LIKE 'SELECT CASE WHEN%%' AND pid <> pg_backend_pid()"
+            )
+            assert cursor.fetchone()[0]
+        factories.organization(name="Due")
+        wait_until(lambda: len(steps) > 3)
+
+
 def test_postgresql_cancels_a_check_that_hangs() -> None:
     checks = DueChecks([Loop("hangs", lambda: None, 1.0, due="(SELECT pg_sleep(60)) IS NULL")])
     with pytest.raises(OperationalError, match="statement timeout"):

@@ -34,6 +34,7 @@ _ONE_PLAN = """
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
        set_config('enable_bitmapscan', 'off', true)
 """
+_plans_s: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
 _planned_at: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
 
 _BY_INDEX = """
@@ -143,6 +144,16 @@ def fetch_by_index(sql: str, params: Params = None) -> list[tuple[Any, ...]]:
     return answer()
 
 
+def keep_plans(seconds: float) -> None:
+    """Keep the plans of this thread's connection for so long.
+
+    For a connection whose statements all run with `index_plans`, which depend little on the size of a table.
+    """
+    database = _database()
+    database.ensure_connection()
+    _plans_s[database.connection] = seconds
+
+
 def _database() -> Any:
     """Return this thread's connection. Django's `connection` proxy would look it up at each access."""
     return connections[DEFAULT_DB_ALIAS]
@@ -174,7 +185,7 @@ def _keep_plans_fresh(raw: psycopg.Connection[Any]) -> None:
     if planned_at is None:
         raw.prepare_threshold = _ONLY_ON_DEMAND
         raw.adapters.register_loader("jsonb", _JsonbTextLoader)
-    elif now - planned_at < PLANS_S:
+    elif now - planned_at < _plans_s.get(raw, PLANS_S):
         return
     else:
         psycopg.Cursor(raw).execute(b"DISCARD PLANS")  # a separate cursor: in a pipeline each keeps its results

@@ -32,6 +32,8 @@ NAME = "due_checks"
 # How often resting loops are checked (with the shortest of their intervals, if that is less), how long a check may
 # take before they run without it, and after which time PostgreSQL cancels it (seconds).
 CHECK_S, LATE_S, LIMIT_S = 0.5, 0.2, 1.0
+# Planning the conditions costs ten times as much as checking them (seconds).
+PLANS_S = 60.0
 # A rest is shortened by a random part of up to this share: loops that end theirs together would each need a
 # connection.
 SPREAD = 0.5
@@ -107,6 +109,7 @@ class DueChecks:
         now = clock.now()
         checked = [number for number, name in enumerate(self._loops) if name in names]
         given = {"now": now, "soon": now + SOON, "checked": prepared.integers(checked)}
+        prepared.keep_plans(PLANS_S)
         with prepared.index_plans(limit_s=LIMIT_S):
             answer = prepared.fetch_later(self._statement, given)
         row = answer()[0]
