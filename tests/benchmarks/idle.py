@@ -18,11 +18,12 @@ from contextlib import suppress
 from typing import Any
 
 import psutil
+from django.db import connection
 
 from dispatch.core.redis.client import client
 from tests.benchmarks import Result, jobs_ground
 from tests.benchmarks.jobs_site import OURS, Site, running
-from tests.benchmarks.processes import kinds_of
+from tests.benchmarks.processes import cpu_s, kinds_of
 from tests.benchmarks.whole_counts import statements
 
 SETTLE_S, IDLE_S, COUNTED_S = 15.0, 30.0, 20.0
@@ -31,6 +32,8 @@ DETAIL = bool(os.environ.get("BENCH_IDLE_DETAIL"))
 
 def run() -> Iterator[Result]:
     jobs_ground.tenants()
+    with connection.cursor() as cursor:
+        cursor.execute("VACUUM ANALYZE")  # otherwise, autovacuum does this while the idle processes are measured
     with running(workers=OURS, dispatcher=True) as site:
         time.sleep(SETTLE_S)  # what begins with the processes, such as the deletion of old rows, is over
         if command := os.environ.get("BENCH_IDLE_COMMAND"):  # for a profiler; {dispatcher} is a process id
@@ -41,9 +44,10 @@ def run() -> Iterator[Result]:
 
 def cpu(site: Site) -> Iterator[Result]:
     """CPU time and voluntary context switches of every kind of process."""
-    before, began = switches(site), pids(site)
+    before, began, sessions = switches(site), pids(site), session_cpu_s()
     with site.meter_ours() as meter:
         time.sleep(IDLE_S)
+    in_sessions = sum(seconds - sessions.get(pid, 0.0) for pid, seconds in session_cpu_s().items())
     assert pids(site) == began, "a process ended"
     woken = kinds_of(
         {
@@ -55,9 +59,19 @@ def cpu(site: Site) -> Iterator[Result]:
     yield Result("idle, all processes", 100 * sum(kinds.values()) / IDLE_S, "% of a core", "<= 3")
     for kind, seconds in kinds.items():
         yield Result(f"  of which {kind}", 100 * seconds / IDLE_S, "% of a core")
+    yield Result("  of which PostgreSQL's sessions", 100 * in_sessions / IDLE_S, "% of a core")
     yield Result("wake-ups", sum(woken.values()) / IDLE_S, "a second")
     for kind, count in woken.items():
         yield Result(f"  of which {kind}", count / IDLE_S, "a second")
+
+
+def session_cpu_s() -> dict[int, float]:
+    """Return the CPU time of PostgreSQL's open sessions by process: the rest is its background processes'."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        return {pid: cpu_s(pid) for (pid,) in cursor.fetchall()}
 
 
 def counts() -> Iterator[Result]:
