@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
@@ -22,13 +23,34 @@ from dispatch.technicians.rules import JobTime
 
 def for_service_type(organization_id: int, service_type_id: int | None) -> CascadePolicy:
     """Return the policy that a job of that service type gets now; for None, the organization's policy."""
-    return for_new_job(organization_id, service_type_id)[0]
+    return load_chain(organization_id, service_type_id).cascade
 
 
-def for_new_job(organization_id: int, service_type_id: int | None) -> tuple[CascadePolicy, Skills, QuietHours]:
-    """Return the policy as `for_service_type` does, the skills of the service type, and the quiet hours."""
-    rows, skills = sql.policy_chain(organization_id, service_type_id)
-    return effective_policy(rows, settings.DISPATCH_POLICY_DEFAULTS), skills, QuietHours.of(rows)
+@dataclass(frozen=True)
+class PolicyChain:
+    """What applies to jobs of a service type now: its policies, most specific first, and its skills."""
+
+    rows: list[dict[str, Any]]
+    skills: Skills
+
+    @property
+    def cascade(self) -> CascadePolicy:
+        return effective_policy(self.rows, settings.DISPATCH_POLICY_DEFAULTS)
+
+    @property
+    def quiet(self) -> QuietHours:
+        return QuietHours.of(self.rows)
+
+    @property
+    def duplicate_hours(self) -> int:
+        """For how many hours an open job with the same phone or address is a probable duplicate; 0: never."""
+        chosen = (row["duplicate_hours"] for row in self.rows if row["duplicate_hours"] is not None)
+        return int(next(chosen, settings.DUPLICATE_HOURS))
+
+
+def load_chain(organization_id: int, service_type_id: int | None) -> PolicyChain:
+    """Load what applies to a job of that service type now; for None, to the organization."""
+    return PolicyChain(*sql.policy_chain(organization_id, service_type_id))
 
 
 def preferences_of(job: Job, skills: Skills) -> Preferences:
@@ -46,14 +68,12 @@ def time_of(job: Job, minutes: int | None, window: ArrivalWindow | None = None) 
 
 def quiet_hours(organization_id: int, service_type_id: int | None) -> QuietHours:
     """Return the quiet hours that apply now. They are not frozen into jobs."""
-    return for_new_job(organization_id, service_type_id)[2]
+    return load_chain(organization_id, service_type_id).quiet
 
 
 def duplicate_hours(organization_id: int, service_type_id: int | None) -> int:
     """Return for how many hours an open job with the same phone or address is a probable duplicate; 0: never."""
-    rows, _ = sql.policy_chain(organization_id, service_type_id)
-    chosen = (row["duplicate_hours"] for row in rows if row["duplicate_hours"] is not None)
-    return int(next(chosen, settings.DUPLICATE_HOURS))
+    return load_chain(organization_id, service_type_id).duplicate_hours
 
 
 def default_policy() -> CascadePolicy:

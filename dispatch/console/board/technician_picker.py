@@ -77,7 +77,7 @@ def _technicians_nearby(job: Job, text: str, limit: int = MAX_CONSIDERED) -> lis
     assert job.lat is not None
     assert job.lng is not None
     policy = policies.frozen_policy(job)
-    skills = policies.for_new_job(job.organization_id, job.service_type_id)[1]
+    skills = policies.load_chain(job.organization_id, job.service_type_id).skills
     result = technicians.find_nearby(
         job.organization,
         job.lat,

@@ -96,10 +96,11 @@ class DispatchPolicySerializer(OwnedSerializer):
 
     @extend_schema_field({"type": "object", "additionalProperties": True})
     def get_effective(self, row: DispatchPolicy) -> dict[str, Any]:
-        policy, _, quiet = policies.for_new_job(row.organization_id, row.service_type_id)
+        chain = policies.load_chain(row.organization_id, row.service_type_id)
+        quiet = chain.quiet
         hours = {"quiet_from": f"{quiet.quiet_from:%H:%M}", "quiet_until": f"{quiet.quiet_until:%H:%M}"}
-        within = policies.duplicate_hours(row.organization_id, row.service_type_id)
-        return {**policy.to_json(), "quiet_for": quiet.quiet_for, **hours, "duplicate_hours": within}
+        within = chain.duplicate_hours
+        return {**chain.cascade.to_json(), "quiet_for": quiet.quiet_for, **hours, "duplicate_hours": within}
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if self.instance is not None and self.partial and "service_type" not in self.initial_data:

@@ -17,6 +17,7 @@ from dispatch.core.db import prepared
 from dispatch.core.models import Event
 from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Job
+from dispatch.jobs.policies import PolicyChain
 from dispatch.jobs.rules import CascadePolicy
 from dispatch.jobs.rules.arrival_window import local_moment
 from dispatch.jobs.rules.quiet_hours import QuietHours
@@ -70,15 +71,17 @@ def replace_candidates(job: Job) -> None:
     sql.write_candidates(job, ranking.ranked)
 
 
-def find_candidates(job: Job) -> RankedTechnicians:
+def find_candidates(job: Job, chain: PolicyChain | None = None) -> RankedTechnicians:
     """Freeze the current policy into the job and find the technicians nearby.
 
-    Writes nothing, so that a new job is written only once.
+    Writes nothing, so that a new job is written only once. `chain`: what applies now, if the transaction has
+    loaded it.
     """
-    policy, skills, quiet = policies.for_new_job(job.organization_id, job.service_type_id)
+    chain = chain or policies.load_chain(job.organization_id, job.service_type_id)
+    policy, skills = chain.cascade, chain.skills
     job.policy = policy.to_json()
     job.line_wait_until = job.technician_wait_until = job.fill_at = None
-    if (hold := hold_of(job, quiet)) is not None:
+    if (hold := hold_of(job, chain.quiet)) is not None:
         hold_job(job, hold)
     else:
         transitions.wait_for(job, transitions.Waiting.START, clock.now())
@@ -343,9 +346,9 @@ def freeze_and_check_hold(job: Job) -> bool:
 
     An earlier decision to call at once no longer counts.
     """
-    policy, _, quiet = policies.for_new_job(job.organization_id, job.service_type_id)
-    job.policy, job.calls_at_any_hour = policy.to_json(), False
-    return hold_of(job, quiet) is not None
+    chain = policies.load_chain(job.organization_id, job.service_type_id)
+    job.policy, job.calls_at_any_hour = chain.cascade.to_json(), False
+    return hold_of(job, chain.quiet) is not None
 
 
 def was_held(job: Job) -> bool:

@@ -196,8 +196,9 @@ def _make_job(submission: Submission, where: Location | None, *, only_free: bool
         next_action_at=clock.now(),
         **{name: getattr(submission, name) for name in _CARRIED},
     )
-    _flag_duplicate(job)
-    ranking = find_candidates(job)
+    chain = policies.load_chain(job.organization_id, job.service_type_id)
+    _flag_duplicate(job, chain.duplicate_hours)
+    ranking = find_candidates(job, chain)
     if only_free:
         ranking = without_locked(ranking, job.not_again)
     source = job.position_source
@@ -210,10 +211,12 @@ def _make_job(submission: Submission, where: Location | None, *, only_free: bool
     return job, True
 
 
-def _flag_duplicate(job: Job) -> None:
-    """Flag an unsaved job as a probable duplicate of an open job with the same customer phone or address."""
+def _flag_duplicate(job: Job, hours: int) -> None:
+    """Flag an unsaved job as a probable duplicate of an open job with the same customer phone or address.
+
+    Jobs that are older than these hours do not count; 0: no job is a duplicate.
+    """
     job.address_key = address_key(job.address)
-    hours = policies.duplicate_hours(job.organization_id, job.service_type_id)
     if not hours:
         return
     job.duplicate_of_id = sql.find_duplicate(job, clock.now() - timedelta(hours=hours))
@@ -240,7 +243,7 @@ def _create_job_for_review(submission: Submission) -> Job:
         next_action_at=clock.now(),
         **{name: getattr(submission, name) for name in _CARRIED},
     )
-    _flag_duplicate(job)
+    _flag_duplicate(job, policies.duplicate_hours(job.organization_id, job.service_type_id))
     fast_rows.insert_row(job, transitions.event_of(job, "job.created", submission_id=submission.pk))
     _append_flag(job)
     error = Submission.objects.values_list("last_error", flat=True).get(pk=submission.pk)

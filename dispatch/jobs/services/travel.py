@@ -26,16 +26,16 @@ def load_road_times(job: Job, radius_m: int | None = None) -> None:
         return
     assert job.lat is not None
     assert job.lng is not None
-    policy, skills, _ = policies.for_new_job(job.organization_id, job.service_type_id)
+    chain = policies.load_chain(job.organization_id, job.service_type_id)
     technicians.load_road_times(
         job.organization,
         job.lat,
         job.lng,
-        radius_m=policy.radius_in_round(1) if radius_m is None else radius_m,
-        skill_ids=skills.required,
+        radius_m=chain.cascade.radius_in_round(1) if radius_m is None else radius_m,
+        skill_ids=chain.skills.required,
         limit=CONSIDERED,
         also=job.preferred_technician_id,
-        during=policies.time_of(job, skills.minutes),
+        during=policies.time_of(job, chain.skills.minutes),
     )
 
 
