@@ -146,22 +146,55 @@ def check_fitness(
 ) -> Nearby:
     """Return one technician with their current eligibility, by the rules of the search.
 
-    With `lock`, their row stays locked until the end of the caller's transaction. `organization`: the technician's
-    organization, to save a query. `ranked`: their distance and drive in an earlier ranking; the drive counts
-    unless they have moved. `during`: see `find_nearby`. Raises Technician.DoesNotExist.
+    Raises Technician.DoesNotExist. With `lock`, their row stays locked until the end of the caller's transaction.
+    `organization`: the technician's organization, to save a query. `ranked`: their distance and drive in an
+    earlier ranking; the drive counts unless they have moved. `during`: see `find_nearby`.
     """
-    required = sorted(set(skill_ids))
     if organization is None:
         of_theirs = Technician.objects.filter(pk=technician_id).values("organization_id")
         organization = Organization.objects.filter(pk__in=of_theirs).first()
     if organization is None:
         raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
-    now = clock.now()
-    parameters = _parameters(organization, lat, lng, radius_m, required, now, during)
-    results = _run(sql.ONE_LOCKED if lock else sql.ONE, {"technician_id": technician_id, **parameters})
-    if not results:
+    statement = sql.ONE_LOCKED if lock else sql.ONE
+    found = _find_one(
+        statement, technician_id, organization, Position(lat, lng), radius_m, skill_ids, ranked, during
+    )
+    if found is None:
         raise Technician.DoesNotExist(f"Technician {technician_id} does not exist.")
+    return found
+
+
+def lock_unlocked(
+    technician_id: int,
+    lat: float,
+    lng: float,
+    *,
+    radius_m: int,
+    skill_ids: Iterable[int],
+    organization: Organization,
+    ranked: tuple[int, int | None] | None = None,
+    during: JobTime | None = None,
+) -> Nearby | None:
+    """Lock the technician and return what `check_fitness` does, or None if another session has the row locked."""
     place = Position(lat, lng)
+    return _find_one(sql.ONE_UNLOCKED, technician_id, organization, place, radius_m, skill_ids, ranked, during)
+
+
+def _find_one(
+    statement: str,
+    technician_id: int,
+    organization: Organization,
+    place: Position,
+    radius_m: int,
+    skill_ids: Iterable[int],
+    ranked: tuple[int, int | None] | None,
+    during: JobTime | None,
+) -> Nearby | None:
+    required, now = sorted(set(skill_ids)), clock.now()
+    parameters = _parameters(organization, place.lat, place.lng, radius_m, required, now, during)
+    results = _run(statement, {"technician_id": technician_id, **parameters})
+    if not results:
+        return None
     rows = [_Row(*results[0])]
     return _describe_rows(rows, organization, place, radius_m, required, now, ranked, during)[0]
 

@@ -23,7 +23,14 @@ from dispatch.technicians import rules, sql
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.technicians.pins import check_pin, is_pin_locked, set_pin
 from dispatch.technicians.rules import JobTime
-from dispatch.technicians.search import Nearby, NearResult, check_fitness, find_nearby, load_road_times
+from dispatch.technicians.search import (
+    Nearby,
+    NearResult,
+    check_fitness,
+    find_nearby,
+    load_road_times,
+    lock_unlocked,
+)
 
 __all__ = [
     "JobTime",
@@ -41,6 +48,7 @@ __all__ = [
     "load_road_times",
     "lock_free",
     "lock_technicians",
+    "lock_unlocked",
     "record_answered_call",
     "record_missed_call",
     "refresh_hours",

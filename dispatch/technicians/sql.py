@@ -95,6 +95,9 @@ CROSS JOIN LATERAL (SELECT {code} AS code, t.distance_m OFFSET 0) j
 # lock's last holder. The lock still allows other sessions to write foreign keys to the row.
 ONE = _ONE.format(lock="", fields=_FIELDS, distance=_DISTANCE, code=_CODE)
 ONE_LOCKED = _ONE.format(lock=" FOR NO KEY UPDATE", fields=_FIELDS, distance=_DISTANCE, code=_CODE)
+ONE_UNLOCKED = _ONE.format(
+    lock=" FOR NO KEY UPDATE SKIP LOCKED", fields=_FIELDS, distance=_DISTANCE, code=_CODE
+)  # returns no row if another session has it locked
 
 # Technicians whose rows no session has locked against foreign keys.
 FREE = "SELECT id FROM technicians_technician WHERE id = ANY(%(ids)s::bigint[]) FOR KEY SHARE SKIP LOCKED"

@@ -176,28 +176,14 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
         last = readiness.offers[-1] if readiness.offers else None
         waits.give_up_waiting(job, state, last)
         return _DONE
-    assert job.lat is not None
-    assert job.lng is not None
     try:
-        with lock_waits.short_wait(_lock_wait_s(candidate)):
-            fitness = technicians.check_fitness(
-                candidate.technician_id,
-                job.lat,
-                job.lng,
-                radius_m=policies.search_radius(job),
-                skill_ids=readiness.skills.required,
-                organization=job.organization,
-                lock=True,
-                ranked=(candidate.distance_m, candidate.travel_s),
-                during=policies.time_of(job, readiness.skills.minutes),
-            )
-            preferences = policies.preferences_of(job, readiness.skills)
-            fitness = ranking.describe_reason(job, policy, fitness, preferences)
+        fitness = _lock_candidate(job, readiness, candidate)
     except OperationalError as error:
         if not is_lock_timeout(error):
             raise
         _held.add(candidate.technician_id)
         return _defer_candidate(candidate, "their record is locked by another session", busy)
+    fitness = ranking.describe_reason(job, policy, fitness, policies.preferences_of(job, readiness.skills))
     if fitness.verdict == "out":
         return _skip_candidate(job, candidate, fitness, fitness.reason)
     if fitness.verdict == "deferred":
@@ -228,6 +214,22 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
         transitions.wait_for(job, Waiting.LINE, job.fill_at or offer.expires_at)
     transitions.save_job(job)
     return _Step(again=is_more_wanted, call=call, token=job.step_token)
+
+
+def _lock_candidate(job: Job, readiness: DispatchReadiness, candidate: CandidateRow) -> Nearby:
+    """Lock the candidate's row, and return their current eligibility. Waits only for a lock of another session."""
+    assert job.lat is not None
+    assert job.lng is not None
+    wanted: dict[str, Any] = {
+        "radius_m": policies.search_radius(job), "skill_ids": readiness.skills.required,
+        "organization": job.organization, "ranked": (candidate.distance_m, candidate.travel_s),
+        "during": policies.time_of(job, readiness.skills.minutes),
+    }  # fmt: skip
+    place = candidate.technician_id, job.lat, job.lng
+    if (found := technicians.lock_unlocked(*place, **wanted)) is not None:
+        return found
+    with lock_waits.short_wait(_lock_wait_s(candidate)):
+        return technicians.check_fitness(*place, lock=True, **wanted)
 
 
 def _lock_wait_s(candidate: CandidateRow) -> float:
