@@ -99,7 +99,7 @@ def is_usable(account: ProviderAccount) -> bool:
 
 def record_success(account_id: int) -> None:
     """Record that the provider accepted a request of the account. One statement, which usually matches no row."""
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):
         for organization_id, name, outage, since in prepared.fetch_all(
             _SUCCESS, {"id": account_id, "now": clock.now()}
         ):

@@ -39,8 +39,10 @@ def call_changed(call: Call) -> None:
     job_id = call.context.get("job_id")
     if job_id is None:
         return
+    is_new = call.status == Call.Status.SUBMITTED  # the provider has just accepted it: the deadline starts
     is_answered = call.status == Call.Status.ANSWERED
-    if sql.is_unaffected(offer_id, is_in_progress=call.status in IN_PROGRESS, is_answered=is_answered):
+    is_in_progress = call.status in IN_PROGRESS
+    if not is_new and sql.is_unaffected(offer_id, is_in_progress=is_in_progress, is_answered=is_answered):
         return
     if call.keys_pressed and call.ended_at is not None:  # its key may be applied now
         apply_earlier_answers(job_id, offer_id, AnswerChannel.PHONE)

@@ -158,13 +158,14 @@ def _claim(call_id: int, in_turn: bool) -> tuple[Call, bool]:
             return call, False
         if not in_turn and sql.waits_before(call, now):
             return call, False
-        if hold := spend_caps.find_hold(call.organization_id, price_sql.CALLS, call.purpose):
-            return call, transition(call, Status.NOT_PLACED, error_message=str(hold))
+        cap = spend_caps.find_state(call.organization_id, price_sql.CALLS, call.purpose)
+        if cap.hold:
+            return call, transition(call, Status.NOT_PLACED, error_message=str(cap.hold))
         wait_s = rate_limits.take_request_token(call.account, call.pool)
         if wait_s > 0:
             defer_call(call, now + timedelta(seconds=wait_s))
             return call, False
-        if not spend_caps.reserve(call.organization_id, price_sql.CALLS, purpose=call.purpose):
+        if cap.applies and not spend_caps.reserve(call.organization_id, price_sql.CALLS, purpose=call.purpose):
             hold = spend_caps.find_hold(call.organization_id, price_sql.CALLS, call.purpose)
             return call, transition(
                 call, Status.NOT_PLACED, error_message=str(hold or f"{spend_caps.REACHED} is reached.")

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
-from typing import Any
+from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
 import structlog
@@ -85,19 +85,32 @@ def describe(amount: Decimal, currency: str) -> str:
     return f"{reached} Calls and texts continue tomorrow. {HOW_TO_RAISE}"
 
 
+class CapState(NamedTuple):
+    """Whether a cap applies to a call or text, and why it must wait now."""
+
+    applies: bool
+    hold: Hold | None = None
+
+
 def find_hold(organization_id: int, source: Source, purpose: str = "") -> Hold | None:
     """Return why a call or text of the purpose must wait now, or None. Reserves nothing: see `reserve`."""
+    return find_state(organization_id, source, purpose).hold
+
+
+def find_state(organization_id: int, source: Source, purpose: str = "") -> CapState:
+    """Return the state of the cap for a call or text. Without a cap, there is nothing to `reserve`."""
     if source is price_sql.CALLS and purpose in EXEMPT:
-        return None
+        return CapState(False)
     average = "text_average" if source.is_text else "call_average"
     for amount, currency, day, spent, is_stopped, price, zone in prepared.fetch_all(
         _HELD.format(average=average), {"organization": organization_id}
     ):
         if day != _local_day(zone):
-            return None  # counted from zero by the next claim
+            return CapState(True)  # counted from zero by the next claim
         if is_stopped or not _fitting(amount - spent, _estimate(source, price), 1):
-            return Hold(amount, currency)
-    return None
+            return CapState(True, Hold(amount, currency))
+        return CapState(True)
+    return CapState(False)
 
 
 def reserve(organization_id: int, source: Source, count: int = 1, *, purpose: str = "") -> int:
