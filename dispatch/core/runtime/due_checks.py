@@ -3,9 +3,10 @@
 Most loops find nothing most of the time. Asking for each of them separately was nearly all that an idle dispatcher
 did. A condition that is true too often only makes its loop run at its interval, as it would without one.
 
-The statement has a separate thread and connection, and PostgreSQL cancels it after a second. Loops are checked
-before their interval is over. While a check hangs, fails or cannot connect, each loop runs at its
-interval; the first check that hangs delays none by more than LATE_S.
+The statement has a separate thread and connection, and PostgreSQL cancels it after half a second, before a
+migration that waits for one of its tables could run into a deadlock with it. Loops are checked before their
+interval is over. While a check hangs, fails or cannot connect, each loop runs at its interval; the first check
+that hangs delays none by more than LATE_S.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ log = structlog.get_logger(__name__)
 NAME = "due_checks"
 # How often resting loops are checked (with the shortest of their intervals, if that is less), how long a check may
 # take before they run without it, and after which time PostgreSQL cancels it (seconds).
-CHECK_S, LATE_S, LIMIT_S = 0.5, 0.2, 1.0
+CHECK_S, LATE_S, LIMIT_S = 0.5, 0.2, 0.5
 # Planning the conditions costs ten times as much as checking them (seconds).
 PLANS_S = 60.0
 # A rest is shortened by a random part of up to this share: loops that end theirs together would each need a
