@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from django.conf import settings
 from django.core.exceptions import ValidationError
 
-from dispatch.core.http.client import check_headers
+from dispatch.core.http.exchange import check_headers
 from dispatch.outbox.rules import conditions
 
 MAX_HEADERS = 20

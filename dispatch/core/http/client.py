@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import functools
-import re
 import socket
 import ssl
 import time
@@ -27,8 +26,9 @@ import aiohttp
 from aiohttp.abc import AbstractResolver, ResolveResult
 from django.conf import settings
 
-from dispatch.core.http import outbound_proxy
+from dispatch.core.http import exchange, outbound_proxy
 from dispatch.core.http import resolver as lookups
+from dispatch.core.http.exchange import PostExchange, check_headers, read_start
 from dispatch.core.http.resolver import FairResolver, Lookup, SystemResolver
 from dispatch.core.http.ssrf import (
     ForbiddenTarget,
@@ -50,25 +50,18 @@ __all__ = [
 ]
 
 KEPT_BYTES = 4096
-READ_BYTES = 262_144
 MAX_HEADER_BYTES = 8190
 MAX_BODY_BYTES = 16 * 1024 * 1024
 KEEP_ALIVE_S = 15.0
 DNS_TTL_S = 5.0
 CONNECTIONS = 2000
-USER_AGENT = "Dispatch/1"
-# The client sets these headers, or they concern the connection. By setting them, a tenant could smuggle requests.
-FORBIDDEN_HEADERS = frozenset(
-    {
-        "host", "content-length", "transfer-encoding", "connection", "keep-alive", "upgrade", "te", "trailer",
-        "expect", "proxy-connection", "proxy-authorization", "accept-encoding",
-    }
-)  # fmt: skip
+DEFAULT_HEADERS = {
+    "User-Agent": "Dispatch/1", "Accept": "*/*", "Accept-Encoding": "identity",
+    "Content-Type": "application/octet-stream",
+}  # fmt: skip
 
 
 E = TypeVar("E", bound=BaseException)
-_HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_HEADER_VALUE = re.compile(r"[\t\x20-\x7e]*")
 
 
 class TargetError(Exception):
@@ -142,6 +135,7 @@ class HttpClient:
         # A connection that was opened while private targets were allowed must not serve a request for which they
         # are not.
         self._sessions: dict[bool, aiohttp.ClientSession] = {}
+        self._posts: dict[bool, PostExchange] = {}
 
     async def post(
         self,
@@ -200,6 +194,7 @@ class HttpClient:
         for session in self._sessions.values():
             await session.close()
         self._sessions.clear()
+        self._posts.clear()
         await self._resolver.close()
 
     async def __aenter__(self) -> Self:
@@ -228,18 +223,27 @@ class HttpClient:
         context = lookups.current.set(lookup)
         start = time.perf_counter()
         try:
-            async with (
-                asyncio.timeout(timeout_s),
-                session.request(
-                    method,
-                    target,
-                    data=body,
-                    headers=headers,
-                    allow_redirects=False,
-                    ssl=True if tls is None else tls,
-                ) as answer,
-            ):
-                kept, truncated = await read_start(answer, kept_bytes)
+            async with asyncio.timeout(timeout_s):
+                if method == "POST" and body is not None and len(body) <= exchange.MAX_BODY_BYTES:
+                    status, answered, kept, truncated = await self._posts[allow_private].post(
+                        target,
+                        headers,
+                        body,
+                        True if tls is None else tls,
+                        lookup.begin_sending,
+                        kept_bytes,
+                    )
+                else:
+                    async with session.request(
+                        method,
+                        target,
+                        data=body,
+                        headers=headers,
+                        allow_redirects=False,
+                        ssl=True if tls is None else tls,
+                    ) as answer:
+                        kept, truncated = await read_start(answer, kept_bytes)
+                    status, answered = answer.status, answer.headers
         except TimeoutError:
             if lookup.is_waiting:
                 raise LookupDelayed("the name was not looked up in time", sent=False) from None
@@ -253,8 +257,8 @@ class HttpClient:
         finally:
             lookups.current.reset(context)
         return Response(
-            answer.status,
-            {name.lower(): value for name, value in answer.headers.items()},
+            status,
+            {name.lower(): value for name, value in answered.items()},
             kept,
             time.perf_counter() - start,
             truncated,
@@ -280,9 +284,10 @@ class HttpClient:
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),
                 max_line_size=MAX_HEADER_BYTES,
                 max_field_size=MAX_HEADER_BYTES,
-                headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+                headers={name: DEFAULT_HEADERS[name] for name in ("User-Agent", "Accept-Encoding")},
                 request_class=TrackedRequest,
             )
+            self._posts[allow_private] = PostExchange(connector, DEFAULT_HEADERS, MAX_HEADER_BYTES)
         return self._sessions[allow_private]
 
 
@@ -291,32 +296,6 @@ def _check_literal(host: str, allowed: tuple[Network, ...], allow_private: bool)
     """Reject a forbidden IP address as host. Names are checked when they are resolved."""
     if parse_literal(host) is not None:
         check_address(host, allowed, allow_private=allow_private)
-
-
-def check_headers(headers: Mapping[str, str]) -> None:
-    """Raise ValueError if a header is reserved for the client or contains characters that cannot be sent."""
-    for name, value in headers.items():
-        if not _HEADER_NAME.fullmatch(name):
-            raise ValueError(f"{name!r} is not a valid header name")
-        if name.lower() in FORBIDDEN_HEADERS:
-            raise ValueError(f"the header {name} cannot be set")
-        if not _HEADER_VALUE.fullmatch(value):
-            raise ValueError(f"the header {name} contains a character that cannot be sent")
-
-
-async def read_start(answer: aiohttp.ClientResponse, kept_bytes: int) -> tuple[bytes, bool]:
-    """Return the first `kept_bytes` of the body and whether there were more.
-
-    Nothing beyond READ_BYTES is read: the connection is closed instead of reused.
-    """
-    kept, read = bytearray(), 0
-    async for part in answer.content.iter_any():
-        read += len(part)
-        kept += part[: kept_bytes - len(kept)]
-        if read > READ_BYTES:
-            answer.close()
-            break
-    return bytes(kept), read > kept_bytes
 
 
 class _CheckingResolver(AbstractResolver):

@@ -21,7 +21,8 @@ from typing import Any
 import aiohttp
 
 from dispatch.core.http import resolver as lookups
-from dispatch.core.http.client import MAX_HEADER_BYTES, Response, TrackedRequest, describe_error, read_start
+from dispatch.core.http.client import MAX_HEADER_BYTES, Response, TrackedRequest, describe_error
+from dispatch.core.http.exchange import read_start
 from dispatch.core.http.resolver import FairResolver, Lookup, SystemResolver
 from dispatch.core.runtime.fair_shares import AsyncShares, SharesClosed
 

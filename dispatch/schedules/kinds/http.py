@@ -14,7 +14,7 @@ from rq.timeouts import BaseTimeoutException
 from accounts.api.base import OwnedSlugRelatedField
 from accounts.models import ApiKey, Organization
 from dispatch.core.api.serializers import StrictSerializer
-from dispatch.core.http import client
+from dispatch.core.http.exchange import check_headers
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
@@ -156,7 +156,7 @@ class HttpKind(Kind):
                 "Dispatch-Scheduled-For": assignment.trigger_at.isoformat(),
             },
         )
-        client.check_headers(http_delivery.direct_headers(request))
+        check_headers(http_delivery.direct_headers(request))
         return request
 
 
