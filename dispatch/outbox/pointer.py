@@ -53,7 +53,7 @@ class MessagePointer:
 
     def to_json(self) -> str:
         """Return one line of JSON with exactly the six keys."""
-        return _encode({name: getattr(self, name) for name in KEYS})
+        return _encode(self.__dict__)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> MessagePointer:
@@ -135,4 +135,4 @@ def _keys_of(configured: tuple[str, ...], secrets: tuple[str, ...]) -> list[byte
 def _sign(key: bytes, message_id: object, epoch: int, expires: int) -> str:
     # JSON delimits the parts, so that no message id can imitate another token's content.
     content = json.dumps([str(message_id), epoch, expires]).encode()
-    return urlsafe_b64encode(hmac.new(key, content, "sha256").digest()).decode().rstrip("=")
+    return urlsafe_b64encode(hmac.digest(key, content, "sha256")).decode().rstrip("=")

@@ -55,11 +55,15 @@ def finish_unlocked(
         held = groups - try_lock_groups(groups)
         left = [result for result in results if result.call.is_ordered and result.call.group_id in held]
         ready = [result for result in results if result not in left] if left else results
-        return (finish_attempts(ready, claim=claim) if ready else []), left
+        return (finish_attempts(ready, claim=claim, are_locked=True) if ready else []), left
 
 
-def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True) -> list[Claim]:
+def finish_attempts(
+    results: Sequence[AttemptResult], *, claim: bool = True, are_locked: bool = False
+) -> list[Claim]:
     """Record the results and return the claims of the groups' next messages, to be published after the commit.
+
+    `are_locked`: an earlier statement of this transaction has locked the groups.
 
     A result of an older epoch is recorded as late and changes nothing else. A message canceled in the meantime
     stays CANCELLED. `claim=False` leaves the next messages to the poller.
@@ -78,7 +82,8 @@ def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True) -> 
             results
         ):  # nearly all results take this path: three round trips
             with sql.pipeline(one_plan=True):
-                lock_groups(groups)
+                if not are_locked:
+                    lock_groups(groups)
                 ended = end_messages_later(endings, ["PROCESSING", "CANCELLED"], now)
                 waiting = WaitingQueue(now, own=groups, own_targets=own_targets, pools=pools)
                 in_time = _in_time(distinct, ended())
@@ -86,7 +91,8 @@ def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True) -> 
                 target_health.clear_failures([result for result in results if id(result) in in_time], now)
                 claims, _ = waiting.claim()
         else:
-            lock_groups(groups)
+            if not are_locked:
+                lock_groups(groups)
             in_time = _in_time(distinct, end_messages(endings, ["PROCESSING", "CANCELLED"], now))
             _record(results, in_time)
             on_time = [result for result in results if id(result) in in_time]
