@@ -86,6 +86,23 @@ FROM unnest(%(ids)s::bigint[], %(dues)s::timestamptz[], %(reasons)s::text[], %(l
 WHERE l.id = v.id AND l.status = 'processing'
 """
 
+# What a key has recorded about leads in a call. The caller holds the rows' locks.
+RECORD_OUTCOMES = """
+UPDATE leads_lead l SET disposition = v.disposition, call_back_at = v.call_back_at
+FROM unnest(%(ids)s::bigint[], %(dispositions)s::text[], %(call_backs)s::timestamptz[])
+     AS v(id, disposition, call_back_at)
+WHERE l.id = v.id
+"""
+# Which of these leads get a text for their outcome, or had one.
+WITH_FOLLOW_UPS = """
+SELECT v.id FROM unnest(%(ids)s::bigint[], %(campaigns)s::bigint[], %(dispositions)s::text[])
+    AS v(id, campaign_id, disposition)
+WHERE EXISTS (SELECT FROM leads_dispositionrule r
+              WHERE r.campaign_id = v.campaign_id AND r.disposition = v.disposition AND r.text <> '')
+   OR EXISTS (SELECT FROM telephony_text t
+              WHERE t.direction = 'out' AND t.purpose = 'lead' AND t.subject_id = v.id)
+"""
+
 # Leads that are called back at the time that the person chose: their patience begins then.
 CALLED_BACK = """
 UPDATE leads_lead SET wanted_at = due_at, call_back_at = NULL WHERE id = ANY(%(ids)s::bigint[])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode, urlsplit, urlunsplit
@@ -77,9 +78,7 @@ class LeadCallHandler:
                 return VoicePrompt(_otherwise(branch, lead))
             if branch.action == Action.AGENT:
                 return _agent(lead, call, said)
-            if branch.action == Action.PLAY:
-                return VoicePrompt(said, play=_address(branch.recording))
-            return VoicePrompt(said) if said else SILENCE
+        return key_document(lead, branch)
 
     def on_connected(self, call: Call, is_connected: bool) -> VoicePrompt:
         """Record whether somebody took the call. If not, say what the branch says then."""
@@ -192,6 +191,15 @@ def plain_document(lead: Lead, call_id: int, answered_by: str, keys: str | None 
     if campaign.answer_url:
         return Redirect(_with_query(campaign.answer_url, lead=lead.pk, external_id=lead.external_id, call=call_id))
     return _script(lead, keys)
+
+
+def key_document(lead: Lead, branch: KeyBranch) -> VoicePrompt:
+    """Return what is said after a key that neither opts out nor connects the call to anybody."""
+    said = tuple(filter(None, (fill_in(branch.say, lead.data),)))
+    with speaking(_speech(lead.campaign)):
+        if branch.action == Action.PLAY:
+            return VoicePrompt(said, play=_address(branch.recording))
+        return VoicePrompt(said) if said else SILENCE
 
 
 def _is_machine(campaign: Campaign, answered_by: str) -> bool:
@@ -317,7 +325,12 @@ def _load_lead(call: Call) -> Lead:
 
 def keys_of(campaign: Campaign) -> str:
     """Return the keys that a person may press in a call of the campaign."""
-    return "".join(sorted({*branches.load_branches(campaign), *campaign.opt_out_key}))
+    return offered_keys(campaign, branches.load_branches(campaign))
+
+
+def offered_keys(campaign: Campaign, found: Iterable[str]) -> str:
+    """Return the keys that the prompt offers, given those with a branch."""
+    return "".join(sorted({*found, *campaign.opt_out_key}))
 
 
 def _with_query(url: str, **params: Any) -> str:

@@ -54,29 +54,55 @@ class ReportedCall:
 
 
 class ReviewedReport(NamedTuple):
-    """A verified report. `status`: that of the call after it. `call` is as before the group's first report."""
+    """A verified report. `status`: that of the call after it. `call` is as before the group's first report.
+
+    `key`: the pressed key, if the prompt before it asked for it. Another key, or none, repeats the prompt.
+    """
 
     call: ReportedCall
     event: WebhookEvent
     status: str
     arrived_at: datetime
+    key: str = ""
+
+    @property
+    def asks_for_document(self) -> bool:
+        """Return whether the response is a document: a prompt, or the result of a key."""
+        return self.event.kind != "status"
 
 
 class GroupWork(Protocol):
-    """The part of one purpose in one group. All methods run in the group's transaction and pipeline."""
+    """The part of one purpose in one group. All methods run in the group's transaction.
+
+    All but `apply_report` and `document` run in its pipeline. `applies_singly`: whether `apply_report` does
+    anything.
+    """
+
+    applies_singly: bool
 
     def review(self, reports: Sequence[ReviewedReport]) -> list[bool]:
         """Return for each report whether it can be applied in this group. Must not change anything."""
 
+    def apply_keys(self, pressed: Sequence[ReviewedReport]) -> None:
+        """Apply the keys, which `review` has accepted, in the order of their arrival. Called before `apply`."""
+
     def apply(self, calls: Sequence[ReportedCall]) -> None:
         """Apply the state of these calls after their reports, in the order of the lock order of their subjects."""
 
-    def document(self, call: ReportedCall) -> Document:
-        """Return the prompt of a call whose request for it was accepted by `review`."""
+    def apply_report(self, report: ReviewedReport, is_new: bool) -> None:
+        """Apply one report with the services for single rows. Called after `apply`, in the order of arrival.
+
+        `is_new`: it is not a repetition. If this raises an exception, the group is applied again without the
+        report.
+        """
+
+    def document(self, report: ReviewedReport) -> Document:
+        """Return the response to an accepted request for a document: a prompt, or the result of a key."""
 
 
-# Begins a purpose's part of a group. It is given the ids of the calls, of any purpose, that reports may end. It is
-# called before the calls are locked, and may lock rows that precede calls in the lock order, without waiting.
+# Begins a purpose's part of a group. It is given the ids of the calls, of any purpose, whose reports may change
+# their subject: those that end, and those with a pressed key. It is called before the calls are locked, and may
+# lock rows that precede calls in the lock order, without waiting.
 BeginWork = Callable[[Sequence[int]], GroupWork]
 
 _groups: dict[str, BeginWork] = {}
@@ -87,24 +113,32 @@ def register_groups(purpose: str, begin: BeginWork) -> None:
     _groups[purpose] = begin
 
 
-def begin_all(ending: Sequence[int]) -> dict[str, GroupWork]:
+def begin_all(changing: Sequence[int]) -> dict[str, GroupWork]:
     """Begin the part of each purpose."""
-    return {purpose: begin(ending) for purpose, begin in _groups.items()}
+    return {purpose: begin(changing) for purpose, begin in _groups.items()}
 
 
 class RecordedOnly:
     """The group work of purposes whose state does not depend on reports. Their prompts are not handled here."""
 
-    def __init__(self, ending: Sequence[int]) -> None:
+    applies_singly = False
+
+    def __init__(self, changing: Sequence[int]) -> None:
         pass
 
     def review(self, reports: Sequence[ReviewedReport]) -> list[bool]:
-        """Accept every report that is not a request for a prompt."""
-        return [report.event.kind == "status" for report in reports]
+        """Accept every report that is not a request for a document."""
+        return [not report.asks_for_document for report in reports]
+
+    def apply_keys(self, pressed: Sequence[ReviewedReport]) -> None:
+        """Do nothing: `review` accepts no key."""
 
     def apply(self, calls: Sequence[ReportedCall]) -> None:
         """Do nothing."""
 
-    def document(self, call: ReportedCall) -> Document:
-        """Raise an error: `review` accepts no request for a prompt."""
+    def apply_report(self, report: ReviewedReport, is_new: bool) -> None:
+        """Do nothing."""
+
+    def document(self, report: ReviewedReport) -> Document:
+        """Raise an error: `review` accepts no request for a document."""
         raise NotImplementedError

@@ -34,7 +34,13 @@ SELECT call_id, kind FROM telephony_callevent
 WHERE call_id = ANY(%(ids)s::bigint[]) AND kind IN ('voice', %(fallback)s)
 """
 
-# A repeated report is left out of the result.
+# Which of these keys, as (call, key of its report), were recorded before. Their webhook may not have applied them.
+RECORDED = """
+SELECT e.call_id, e.key FROM unnest(%(calls)s::bigint[], %(keys)s::text[]) AS w (call_id, key)
+JOIN telephony_callevent e ON e.call_id = w.call_id AND e.key = w.key
+"""
+
+# A repeated report is left out of the result. Keys are applied in the same transaction, so no loop has to.
 RECORD = """
 INSERT INTO telephony_callevent (organization_id, call_id, key, kind, payload, at)
 SELECT * FROM unnest(%(organizations)s::bigint[], %(calls)s::bigint[], %(keys)s::text[], %(kinds)s::text[],
@@ -44,14 +50,15 @@ ON CONFLICT DO NOTHING RETURNING call_id, key
 
 UPDATE_CALLS = """
 UPDATE telephony_call c
-SET status = v.status, last_sequence = v.sequence, sid = v.sid, answered_by = v.answered_by,
+SET status = v.status, last_sequence = v.sequence, sid = v.sid, answered_by = v.answered_by, keys_pressed = v.keys,
     submitted_at = CASE WHEN v.is_submitted THEN coalesce(c.submitted_at, %(now)s) ELSE c.submitted_at END,
     answered_at = CASE WHEN v.is_answered THEN coalesce(c.answered_at, %(now)s) ELSE c.answered_at END,
     ended_at = CASE WHEN v.has_ended THEN coalesce(c.ended_at, %(now)s) ELSE c.ended_at END,
     hang_up_at = CASE WHEN v.has_ended AND c.ended_at IS NULL THEN NULL ELSE c.hang_up_at END,
     duration_s = CASE WHEN v.has_ended AND c.ended_at IS NULL THEN v.duration ELSE c.duration_s END
 FROM unnest(%(ids)s::bigint[], %(statuses)s::text[], %(sequences)s::int[], %(sids)s::text[], %(answerers)s::text[],
-            %(submitted)s::boolean[], %(answered)s::boolean[], %(ended)s::boolean[], %(durations)s::int[])
-     AS v (id, status, sequence, sid, answered_by, is_submitted, is_answered, has_ended, duration)
+            %(keys)s::text[], %(submitted)s::boolean[], %(answered)s::boolean[], %(ended)s::boolean[],
+            %(durations)s::int[])
+     AS v (id, status, sequence, sid, answered_by, keys, is_submitted, is_answered, has_ended, duration)
 WHERE c.id = v.id
 """

@@ -1,9 +1,9 @@
 """Serve the busiest webhooks ahead of Django: plain, signed reports on calls, applied in groups.
 
-A status report or the first request for a prompt is parsed in the event loop and applied with those that arrived
-at the same time, in one transaction (`services.report_groups`). The response is sent only after the commit. All
-other requests, and all that a group refers, go on to Django, which answers as if this route did not exist
-(`webhooks`). So no refusal is written here.
+A status report, the first request for a prompt or a pressed key is parsed in the event loop and applied with those
+that arrived at the same time, in one transaction (`services.report_groups`). The response is sent only after the
+commit. All other requests, and all that a group refers, go on to Django, which answers as if this route did not
+exist (`webhooks`). So no refusal is written here.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from dispatch.core import clock
 from dispatch.core.db.batcher import BatchAborted, Batcher, DatabaseThread
 from dispatch.core.observability.logging import choose_request_id
 from dispatch.core.web.bare_handler import BareHandler
-from dispatch.telephony import providers
+from dispatch.telephony import providers, webhook_urls
 from dispatch.telephony.services import report_groups, report_signers
-from dispatch.telephony.services.report_groups import Applied, Report
+from dispatch.telephony.services.report_groups import GATHER, Applied, Report
 from dispatch.telephony.services.report_signers import Signed
 
 log = structlog.get_logger(__name__)
@@ -34,7 +34,9 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-_PATH = re.compile(rf"/telephony/({'|'.join(providers.NAMES)})/calls/([1-9][0-9]{{0,17}})/(status|voice)")
+_PATH = re.compile(rf"/telephony/({'|'.join(providers.NAMES)})/calls/([1-9][0-9]{{0,17}})/(status|voice|gather)")
+# As `webhook_urls.webhook_of` writes them, without characters that a provider might escape in another way.
+_STEP = re.compile(r"step=([1-9][0-9]?)&keys=([0-9s]*)")
 _FORMS = frozenset({b"application/x-www-form-urlencoded", b"application/x-www-form-urlencoded; charset=utf-8"})
 # A report has about 1 kB and 30 fields.
 MAX_BYTES, MAX_FIELDS = 16 * 1024, 200
@@ -54,6 +56,9 @@ class _Request(NamedTuple):
     call_id: int
     kind: str
     headers: dict[bytes, bytes]
+    query: str = ""
+    step: int = 0
+    keys: str = ""
 
 
 class WebhookRoute:
@@ -114,7 +119,9 @@ class WebhookRoute:
 def read_plain(scope: Scope) -> _Request | None:
     """Return what the head of a plain report says, or None for any other request."""
     path = _PATH.fullmatch(scope["path"])
-    if path is None or scope["query_string"] or scope.get("root_path"):
+    query = scope["query_string"].decode("latin1")
+    step = _STEP.fullmatch(query)
+    if path is None or bool(query) != (path[3] == GATHER) or (query and step is None) or scope.get("root_path"):
         return None
     headers: dict[bytes, bytes] = {}
     for name, value in scope["headers"]:
@@ -129,7 +136,10 @@ def read_plain(scope: Scope) -> _Request | None:
         or b"content-encoding" in headers
     ):
         return None
-    return _Request(path[1], int(path[2]), path[3], headers)
+    request = _Request(path[1], int(path[2]), path[3], headers)
+    if step is None:
+        return request
+    return request._replace(query=f"?{query}", step=int(step[1]), keys=webhook_urls.decode_keys(step[2]))
 
 
 def parse_report(scope: Scope, request: _Request, body: bytes) -> Report | None:
@@ -144,8 +154,9 @@ def parse_report(scope: Scope, request: _Request, body: bytes) -> Report | None:
     if len(form) != len(pairs):
         return None
     reader = providers.without_account(request.provider)
-    event = reader.parse(request.kind, 0, form)
-    signed = Signed(reader, f"{settings.PUBLIC_BASE_URL}{scope['path']}", form, _texts(request.headers))
+    event = reader.parse(request.kind, request.step, form)
+    url = f"{settings.PUBLIC_BASE_URL}{scope['path']}{request.query}"
+    signed = Signed(reader, url, form, _texts(request.headers))
     signer = None
     if not reader.is_signed(signed.headers):
         return None
@@ -153,7 +164,8 @@ def parse_report(scope: Scope, request: _Request, body: bytes) -> Report | None:
         has_signed = (one for one in signers if report_signers.has_signed(one, request.provider, event, signed))
         if (signer := next(has_signed, None)) is None:
             return None
-    return Report(request.provider, request.call_id, event, signed, signer, clock.now())
+    step, keys = request.step, request.keys
+    return Report(request.provider, request.call_id, event, signed, signer, clock.now(), step, keys)
 
 
 class _Headers(dict[str, str]):

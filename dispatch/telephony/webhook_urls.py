@@ -13,6 +13,7 @@ from dispatch.capacity.models import OutboundNumber
 from dispatch.core import keyed_hashes
 from dispatch.telephony.models import Call, Text
 
+MAX_STEPS = 100  # maximum number of documents in one call, far more than any menu needs
 _FALLBACK = "fallback of a call"
 
 

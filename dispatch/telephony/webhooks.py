@@ -39,13 +39,13 @@ from dispatch.telephony.providers.twilio_codes import parse_int
 from dispatch.telephony.services import agents, inbound, keys, missed_reports, unheard_calls
 from dispatch.telephony.services.call_status import receive_webhook
 from dispatch.telephony.services.signatures import report_refusal
+from dispatch.telephony.webhook_urls import MAX_STEPS
 
 log = structlog.get_logger(__name__)
 
 KINDS = ("voice", "gather", "status", "connected", "agent", "stream")
 REPORTS = ("status", "stream")  # kinds whose response is not a document
 SILENCE = VoicePrompt(say=())
-MAX_STEPS = 100  # maximum number of documents in one call, far more than any menu needs
 
 
 @csrf_exempt

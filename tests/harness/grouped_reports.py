@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
+import pytest
 import requests
 from django.conf import settings
 from twilio.request_validator import RequestValidator
 
+from dispatch.core import fault_injection
 from dispatch.core.models import Event
 from dispatch.leads.models import Lead
 from dispatch.telephony import webhook_route
@@ -25,9 +29,10 @@ from tests.harness.leads import Floor
 FORM = "application/x-www-form-urlencoded"
 # This spelling of the same type is not a plain one: Django handles such a request.
 FORM_FOR_DJANGO = "application/x-www-form-urlencoded;charset=utf-8"
+BEFORE_COMMIT = "telephony.reports.before_commit"
 _sids = itertools.count(1)
 # Fields of a call's events that differ in each run.
-_VARYING = {"number", "due_at", "url"}
+_VARYING = {"number", "due_at", "url", "call_back_at"}
 
 
 class Signed(NamedTuple):
@@ -49,8 +54,9 @@ class Signed(NamedTuple):
     def parsed(self) -> Report:
         """Return what the route makes of it. It must be plain."""
         headers = {"content-length": str(len(self.body)), **{name.lower(): v for name, v in self.headers.items()}}
+        path, _, query = self.path.partition("?")
         scope = {
-            "path": self.path, "query_string": b"", "root_path": "",
+            "path": path, "query_string": query.encode(), "root_path": "",
             "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
         }  # fmt: skip
         plain = webhook_route.read_plain(scope)
@@ -94,6 +100,12 @@ class Provider:
 
     def voice(self, call: Call, **form: Any) -> Signed:
         return self.sign(call, "voice", CallStatus="in-progress", **form)
+
+    def key(self, call: Call, key: str, *, step: int = 1, keys: str = "123456789", **form: Any) -> Signed:
+        """Return the answer to a prompt that asked for `keys`."""
+        return self.sign(
+            call, f"gather?step={step}&keys={keys}", **{"CallStatus": "in-progress", "Digits": key, **form}
+        )
 
     def ended(self, call: Call, status: str = "completed", **form: Any) -> Signed:
         return self.sign(call, CallStatus=status, SequenceNumber=2, **{"CallDuration": 12, **form})
@@ -141,3 +153,34 @@ def statuses(calls: Sequence[Call]) -> list[str]:
     """Return the current statuses of the calls."""
     found = dict(Call.objects.filter(pk__in=[call.pk for call in calls]).values_list("pk", "status"))
     return [found[call.pk] for call in calls]
+
+
+def route() -> Any:
+    """Return the route of the application under test."""
+    from dispatch import asgi
+
+    return asgi.reports
+
+
+def group_sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the sizes of the groups from now on."""
+    sizes: list[int] = []
+    apply_group = report_groups._Group.__init__
+
+    def count(self: Any, reports: Any, failed: Any = ()) -> None:
+        sizes.append(len(reports))
+        apply_group(self, reports, failed)
+
+    monkeypatch.setattr(report_groups._Group, "__init__", count)
+    return sizes
+
+
+@contextmanager
+def hold_groups() -> Iterator[Callable[[], None]]:
+    """Hold every group before its commit, until the function is called that this yields."""
+    released = threading.Event()
+    with fault_injection.arm_crash_point(BEFORE_COMMIT, lambda: released.wait(30)):
+        try:
+            yield released.set
+        finally:
+            released.set()

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,21 +14,29 @@ from django.db import OperationalError
 from structlog.testing import capture_logs
 
 from dispatch.capacity import services as capacity
-from dispatch.core import clock, fault_injection
+from dispatch.core import clock
 from dispatch.core.db import prepared
 from dispatch.core.events import SYSTEM
 from dispatch.leads.models import DoNotCall, Lead, VoiceAgent
 from dispatch.telephony import handlers
 from dispatch.telephony.models import Call, CallEvent
 from dispatch.telephony.services import report_groups
-from tests.harness.grouped_reports import Provider, Signed, apply, rows_of, statuses
+from tests.harness.grouped_reports import (
+    BEFORE_COMMIT,
+    Provider,
+    Signed,
+    apply,
+    group_sizes,
+    hold_groups,
+    route,
+    rows_of,
+    statuses,
+)
 from tests.harness.leads import Floor
 from tests.support import factories
 from tests.support.processes import free_port, running
 from tests.support.row_locks import held
 from tests.support.waiting import wait_until
-
-BEFORE_COMMIT = "telephony.reports.before_commit"
 
 
 @pytest.fixture
@@ -38,19 +44,6 @@ def provider(app_url: str) -> Iterator[Provider]:
     floor = Floor("twilio", lines=50)
     yield Provider(floor)
     floor.stop()
-
-
-def groups(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return the sizes of the groups from now on."""
-    sizes: list[int] = []
-    apply_group = report_groups._Group.__init__
-
-    def count(self: Any, reports: Any) -> None:
-        sizes.append(len(reports))
-        apply_group(self, reports)
-
-    monkeypatch.setattr(report_groups._Group, "__init__", count)
-    return sizes
 
 
 def post_together(requests: list[Signed]) -> list[int]:
@@ -166,35 +159,18 @@ def test_reports_that_arrive_together_share_a_transaction(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = provider.accept_calls(12)
-    sizes = groups(monkeypatch)
+    sizes = group_sizes(monkeypatch)
     with hold_groups() as release, ThreadPoolExecutor(len(calls)) as threads:
         first = threads.submit(provider.ringing(calls[0]).post)
         wait_until(lambda: sizes == [1])
         others = [threads.submit(provider.ringing(call).post) for call in calls[1:]]
-        wait_until(lambda: _route()._groups.waiting == 11)
+        wait_until(lambda: route()._groups.waiting == 11)
         assert not first.done(), "a response was sent before its commit"
         assert statuses(calls) == ["submitted"] * 12
         release()
         assert [one.result().status_code for one in (first, *others)] == [204] * 12
     assert sizes == [1, 11]
     assert statuses(calls) == ["ringing"] * 12
-
-
-@contextmanager
-def hold_groups() -> Iterator[Callable[[], None]]:
-    """Hold every group before its commit, until the function is called that this yields."""
-    released = threading.Event()
-    with fault_injection.arm_crash_point(BEFORE_COMMIT, lambda: released.wait(30)):
-        try:
-            yield released.set
-        finally:
-            released.set()
-
-
-def _route() -> Any:
-    from dispatch import asgi
-
-    return asgi.reports
 
 
 def test_one_poisoned_report_hurts_only_itself(provider: Provider, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,12 +186,12 @@ def test_one_poisoned_report_hurts_only_itself(provider: Provider, monkeypatch: 
     monkeypatch.setattr(report_groups._Group, "_record", fail)
     monkeypatch.setattr("dispatch.telephony.webhooks.receive_webhook", lambda *_: 1 / 0)
     requests = [poisoned if call is calls[2] else provider.ringing(call) for call in calls]
-    sizes = groups(monkeypatch)
+    sizes = group_sizes(monkeypatch)
     with hold_groups() as release, ThreadPoolExecutor(6) as threads:
         started = [threads.submit(requests[0].post)]
         wait_until(lambda: sizes == [1])
         started += [threads.submit(request.post) for request in requests[1:]]
-        wait_until(lambda: _route()._groups.waiting == 5)
+        wait_until(lambda: route()._groups.waiting == 5)
         release()
         codes = [one.result().status_code for one in started]
     assert sizes == [1, 5, 1, 1, 1, 1, 1]
@@ -249,14 +225,6 @@ def test_key_counts_whether_it_comes_before_or_with_the_end(provider: Provider) 
     assert provider.floor.lead(call.subject_id).status == "finished"
     assert Call.objects.get(pk=call.pk).keys_pressed == "9"
     assert DoNotCall.objects.get(organization=call.organization).phone == call.to_phone
-
-
-def test_end_of_a_call_with_a_key_is_referred(provider: Provider) -> None:
-    """The key may not be applied yet, and decides what follows."""
-    (call,) = provider.accept_calls(1)
-    Call.objects.filter(pk=call.pk).update(keys_pressed="9")
-    assert apply(provider.ended(call)) == [None]
-    assert not CallEvent.objects.exists()
 
 
 def test_locked_rows_delay_only_their_own_reports(provider: Provider) -> None:
@@ -319,7 +287,7 @@ def test_forged_reports_do_not_read_the_database_again(
 ) -> None:
     """The account's tokens are known for a second: its strangers get as far as Django's refusal."""
     (call,) = provider.accept_calls(1)
-    sizes = groups(monkeypatch)
+    sizes = group_sizes(monkeypatch)
     assert provider.ringing(call).post().status_code == 204
     assert provider.sign(call, token="another", CallStatus="busy").post().status_code == 403
     assert sizes == [1]
@@ -407,7 +375,7 @@ def test_error_of_the_whole_group_is_not_tried_item_by_item(
         tried.append(len(reports))
         raise OperationalError("the server closed the connection unexpectedly")
 
-    monkeypatch.setattr(_route()._groups, "_run", away)
+    monkeypatch.setattr(route()._groups, "_run", away)
     with capture_logs() as logs:
         assert post_together([provider.ringing(call) for call in calls]) == [204, 204], "Django applies them"
     assert sum(tried) == 2

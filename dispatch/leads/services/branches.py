@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from datetime import timedelta
 from typing import Any
 
@@ -11,8 +11,8 @@ from django.db import transaction
 
 from accounts.models import Organization
 from dispatch.core import clock, events
-from dispatch.core.db import fast_rows
-from dispatch.core.events import Actor
+from dispatch.core.db import fast_rows, prepared
+from dispatch.core.events import Actor, EventRow
 from dispatch.core.models import Event
 from dispatch.core.phone_numbers import InvalidPhone, parse_phone, parse_possible_phone
 from dispatch.leads.models import Campaign, KeyBranch, Lead
@@ -20,6 +20,7 @@ from dispatch.leads.redis_queue import PURPOSE
 from dispatch.leads.rules.script import Action, fill_in
 from dispatch.leads.services import do_not_call, follow_ups
 from dispatch.telephony import services as telephony
+from dispatch.telephony.group_handlers import ReportedCall
 from dispatch.telephony.models import Call
 
 log = structlog.get_logger(__name__)
@@ -33,6 +34,16 @@ def branches_of(campaign: Campaign) -> dict[str, KeyBranch]:
 def load_branches(campaign: Campaign) -> dict[str, KeyBranch]:
     """Return the same as `branches_of`, read by a prepared statement, for people who wait in a call."""
     return _by_key(campaign, fast_rows.fetch_many(KeyBranch, "t.campaign_id = %s", [campaign.pk], "recording"))
+
+
+def load_branches_of(campaigns: Collection[Campaign]) -> dict[int, dict[str, KeyBranch]]:
+    """Return the same as `load_branches` for several campaigns, by their ids."""
+    ids = prepared.integers(campaign.pk for campaign in campaigns)
+    rows = fast_rows.fetch_many(KeyBranch, "t.campaign_id = ANY(%s::bigint[])", [ids], "recording")
+    return {
+        campaign.pk: _by_key(campaign, [row for row in rows if row.campaign_id == campaign.pk])
+        for campaign in campaigns
+    }
 
 
 def _by_key(campaign: Campaign, rows: Iterable[KeyBranch]) -> dict[str, KeyBranch]:
@@ -67,19 +78,30 @@ def connecting_branch(campaign: Campaign, keys_pressed: str) -> KeyBranch | None
 
 def apply_branch(lead: Lead, branch: KeyBranch, call: Call) -> None:
     """Record the branch's outcome, and do its action except for the connection, which is part of the prompt."""
-    caller = Actor("lead", lead.pk, "The person called")
+    caller = caller_of(lead.pk)
     if branch.action == Action.OPT_OUT:
         do_not_call.add_to_list(call.organization_id, str(call.to_phone), source="key", actor=caller, but=call.pk)
-    changes: dict[str, Any] = {}
-    if branch.disposition:
-        changes["disposition"] = branch.disposition
-    if branch.action == Action.LATER and branch.call_back_h:
-        changes["call_back_at"] = clock.now() + timedelta(hours=branch.call_back_h)
+    changes = outcome_of(branch)
     with transaction.atomic():
         if changes:
             _record_outcome(lead, call, changes, caller)
         if branch.action == Action.TEXT:
             _send_text(lead, branch, call)
+
+
+def caller_of(lead_id: int) -> Actor:
+    """Return the actor of what the called person chooses."""
+    return Actor("lead", lead_id, "The person called")
+
+
+def outcome_of(branch: KeyBranch) -> dict[str, Any]:
+    """Return the fields of the lead that the branch changes: `disposition`, and `call_back_at` as of now."""
+    changes: dict[str, Any] = {}
+    if branch.disposition:
+        changes["disposition"] = branch.disposition
+    if branch.action == Action.LATER and branch.call_back_h:
+        changes["call_back_at"] = clock.now() + timedelta(hours=branch.call_back_h)
+    return changes
 
 
 def _record_outcome(lead: Lead, call: Call, changes: dict[str, Any], actor: Actor) -> None:
@@ -93,13 +115,16 @@ def _record_outcome(lead: Lead, call: Call, changes: dict[str, Any], actor: Acto
     if not changed:
         return
     Lead.objects.filter(pk=lead.pk).update(**changed)
-    data = {name: value if isinstance(value, str) else value.isoformat() for name, value in changed.items()}
-    events.append(
-        lead.organization_id, "lead.outcome_reported", lead.pk, actor=actor, call=call.pk, attempt=call.attempt,
-        campaign_id=lead.campaign_id, **data,
-    )  # fmt: skip
+    events.append_many([outcome_event(lead, call, changed)], actor=actor)
     if disposition := changed.get("disposition"):
         follow_ups.send_follow_up(locked, disposition, actor=actor)
+
+
+def outcome_event(lead: Lead, call: Call | ReportedCall, changed: dict[str, Any]) -> EventRow:
+    """Return the event about an outcome that a key has recorded."""
+    written = {name: value if isinstance(value, str) else value.isoformat() for name, value in changed.items()}
+    data = {"call": call.pk, "attempt": call.attempt, "campaign_id": lead.campaign_id, **written}
+    return EventRow(lead.organization_id, "lead.outcome_reported", lead.pk, data)
 
 
 def _send_text(lead: Lead, branch: KeyBranch, call: Call) -> None:

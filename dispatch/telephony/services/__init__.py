@@ -13,7 +13,7 @@ from dispatch.telephony.services.call_status import (
 from dispatch.telephony.services.calls import call_of, calls_of, create_call, open_call_of
 from dispatch.telephony.services.connections import PURPOSE as CONNECT
 from dispatch.telephony.services.connections import create_legs
-from dispatch.telephony.services.keys import PressedKey, apply_keys_of, keys_of
+from dispatch.telephony.services.keys import PressedKey, apply_keys_of, find_waiting, keys_of
 from dispatch.telephony.services.recorded_answers import apply_inbound_keys_of, apply_texts_from
 from dispatch.telephony.services.sms import (
     cancel_texts,
@@ -52,6 +52,7 @@ __all__ = [
     "create_call",
     "create_legs",
     "create_text",
+    "find_waiting",
     "hang_up",
     "has_webhook",
     "is_bad_number",

@@ -38,6 +38,11 @@ _WAITING_KEYS = """
 r1.purpose = %s AND r1.subject_id = ANY(%s::bigint[]) AND r1.keys_pressed <> '' AND t.next_action_at IS NOT NULL
 AND t.at < COALESCE(%s::timestamptz, 'infinity') ORDER BY t.at, t.id
 """
+_WAITING = """
+SELECT DISTINCT c.subject_id FROM telephony_call c JOIN telephony_callevent e ON e.call_id = c.id
+WHERE c.purpose = %(purpose)s AND c.subject_id = ANY(%(ids)s::bigint[]) AND c.keys_pressed <> ''
+  AND e.next_action_at IS NOT NULL
+"""
 _CLEAR_NEXT_ACTION = "UPDATE telephony_callevent SET next_action_at = NULL WHERE next_action_at IS NOT NULL"
 _blocked = RecentlyBlocked(20.0)
 
@@ -74,6 +79,12 @@ def apply_keys_of(purpose: str, subject_ids: Iterable[int], *, before: datetime 
             _apply(event)
         except Exception:
             log.exception("key_not_acted_on", item=event.pk)
+
+
+def find_waiting(purpose: str, subject_ids: Iterable[int]) -> set[int]:
+    """Return those of these subjects with stored keys that no handler has applied yet."""
+    values = {"purpose": purpose, "ids": prepared.integers(subject_ids)}
+    return {subject_id for (subject_id,) in prepared.fetch_all(_WAITING, values)}
 
 
 def mark_applied(call_id: int, event: WebhookEvent) -> None:

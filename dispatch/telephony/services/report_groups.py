@@ -4,39 +4,48 @@ A report that the group cannot apply is referred: nothing of it was written, and
 were no groups (`webhooks`). That is every report that is not verified, whose call another session has locked, that
 is about another call than its URL says, or that its purpose refuses. What follows for the same call is referred
 with it, so that the order stays. So a group never waits for a lock, and writes no refusal.
+
+A key is recorded and applied in the same transaction. One that was recorded before is referred: its webhook may
+not have applied it.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import NamedTuple
 
+import structlog
 from django.db import transaction
 
 from dispatch.capacity import line_leases
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.db import prepared
+from dispatch.core.db.errors import is_database_away
 from dispatch.core.events import EventRow
 from dispatch.telephony import group_handlers, report_sql, rules, webhook_urls
 from dispatch.telephony.group_handlers import GroupWork, ReportedCall, ReviewedReport
 from dispatch.telephony.handlers import Redirect, VoicePrompt
-from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import WebhookEvent
-from dispatch.telephony.services import report_signers, unheard_calls
+from dispatch.telephony.services import report_signers, reported_calls, unheard_calls
 from dispatch.telephony.services.calls import PROVIDER
 from dispatch.telephony.services.report_signers import Signed, Signer
 
-# The kinds of webhooks that are applied in groups, without a step in their URL.
-STATUS, VOICE = "status", "voice"
-KINDS = frozenset({STATUS, VOICE})
+log = structlog.get_logger(__name__)
+
+# The kinds of webhooks that are applied in groups.
+STATUS, VOICE, GATHER = "status", "voice", "gather"
+KINDS = frozenset({STATUS, VOICE, GATHER})
 
 
 class Report(NamedTuple):
-    """A webhook that waits for its group. `signer`: the account whose cached token has signed it, if known."""
+    """A webhook that waits for its group. `signer`: the account whose cached token has signed it, if known.
+
+    `step` and `accepted_keys` are those of the prompt that a key follows, as its URL has them.
+    """
 
     provider: str
     call_id: int
@@ -44,6 +53,8 @@ class Report(NamedTuple):
     signed: Signed
     signer: Signer | None
     arrived_at: datetime
+    step: int = 0
+    accepted_keys: str = ""
 
 
 class Applied(NamedTuple):
@@ -54,6 +65,7 @@ class Applied(NamedTuple):
 
 
 REFERRED = None
+_SHORT_WAITS = "SET LOCAL lock_timeout = 500"
 
 
 def apply_group(reports: Sequence[Report]) -> list[Applied | None]:
@@ -61,32 +73,54 @@ def apply_group(reports: Sequence[Report]) -> list[Applied | None]:
 
     What is returned is committed. Raises an exception if nothing was. Call it outside any transaction.
     """
-    group = _Group(reports)
-    group.verify()
-    if group.open:
+    failed: set[int] = set()
+    while True:
+        group = _Group(reports, failed)
+        group.verify()
+        if not group.open:
+            return group.answers
         group.find_fallbacks()
-        with transaction.atomic():
-            with prepared.pipeline():
-                prepared.prefer_index_plans()
-                group.read()
-                group.review()
-                group.write()
-            fault_injection.crash_point("telephony.reports.before_commit")
+        try:
+            with transaction.atomic():
+                with prepared.pipeline():
+                    prepared.prefer_index_plans()
+                    group.read()
+                    group.review()
+                    group.write()
+                group.apply_singly()
+                group.build_answers()
+                fault_injection.crash_point("telephony.reports.before_commit")
+        except _ReportFailed as failure:  # its error is Django's: it is referred
+            log.warning("report_not_applied_in_group", call=reports[failure.at].call_id, error=str(failure))
+            failed.add(failure.at)
+            continue
         fault_injection.crash_point("telephony.webhook.committed")
-    return group.answers
+        return group.answers
+
+
+class _ReportFailed(Exception):
+    """A report could not be applied singly. The transaction is rolled back."""
+
+    def __init__(self, at: int, error: Exception) -> None:
+        super().__init__(str(error).strip() or type(error).__name__)
+        self.at = at
 
 
 class _Group:
-    """One group. `open`: the places of the reports that are not referred."""
+    """One group. `open`: the places of the reports that are not referred. `failed`: those that are at once."""
 
-    def __init__(self, reports: Sequence[Report]) -> None:
+    def __init__(self, reports: Sequence[Report], failed: Collection[int] = ()) -> None:
         self.reports = reports
         self.answers: list[Applied | None] = [REFERRED] * len(reports)
         self.open = list(range(len(reports)))
+        self._refer(failed)
         self._calls: dict[int, ReportedCall] = {}
         self._signers: dict[int, Signer] = {}
         self._works: dict[str, GroupWork] = {}
         self._fallbacks: set[int] = set()
+        self._recorded: set[tuple[int, str]] = set()
+        self._reviewed: dict[int, ReviewedReport] = {}
+        self._new: set[int] = set()
 
     def verify(self) -> None:
         """Verify the reports whose account was not known when they arrived. Locks nothing."""
@@ -105,30 +139,28 @@ class _Group:
     def read(self) -> None:
         """Lock the calls, and what their purposes lock before them."""
         ids = {self.reports[at].call_id for at in self.open}
-        ending = sorted(
-            {
-                self.reports[at].call_id
-                for at in self.open
-                if self.reports[at].event.kind == STATUS and self.reports[at].event.status in rules.ENDS
-            }
-        )
-        self._works = group_handlers.begin_all(ending)
+        events_here = [(self.reports[at].call_id, self.reports[at].event) for at in self.open]
+        ending = sorted({pk for pk, event in events_here if event.kind == STATUS and event.status in rules.ENDS})
+        keys = [(pk, event) for pk, event in events_here if event.kind == GATHER]
+        self._works = group_handlers.begin_all(sorted({*ending, *(pk for pk, _ in keys)}))
         locked = prepared.fetch_later(report_sql.LOCK_CALLS, {"ids": prepared.integers(sorted(ids))})
-        documents = prepared.fetch_later(
-            report_sql.DOCUMENTS, {"ids": prepared.integers(ending), "fallback": unheard_calls.FALLBACK}
-        )
+        given = {"ids": prepared.integers(ending), "fallback": unheard_calls.FALLBACK}
+        documents = prepared.fetch_later(report_sql.DOCUMENTS, given) if ending else list
+        if keys:
+            self._recorded = _find_recorded(keys)
         for row in locked():
             self._calls[row[0]] = ReportedCall(*(*row[:17], json.loads(row[17])))
             self._signers[row[0]] = Signer(*row[18:])
         kinds: defaultdict[int, set[str]] = defaultdict(set)
-        for call_id, kind in documents() if ending else ():
+        for call_id, kind in documents():
             kinds[call_id].add(kind)
-        for at in self.open:  # a request for a prompt in this group counts as well
-            if self.reports[at].event.kind == VOICE:
-                kinds[self.reports[at].call_id].add(VOICE)
+        pressed = {pk for pk, event in keys if event.digits}
+        for pk, event in events_here:  # a request for a prompt in this group counts as well
+            if event.kind == VOICE:
+                kinds[pk].add(VOICE)
         for pk, call in self._calls.items():
             is_fetched = kinds[pk] == {VOICE} and pk not in self._fallbacks
-            call.was_heard = bool(call.keys_pressed) or is_fetched
+            call.was_heard = bool(call.keys_pressed) or pk in pressed or is_fetched
 
     def review(self) -> None:
         """Refer what cannot be applied here, and what follows it for the same call."""
@@ -144,8 +176,11 @@ class _Group:
             status = report.event.status
             after = status if status and rules.is_forward(current, status) else current
             statuses[call.pk] = after
-            by_purpose[call.purpose].append((at, ReviewedReport(call, report.event, after, report.arrived_at)))
-        refused = set()
+            key = report.event.digits if report.event.digits in set(report.accepted_keys) else ""
+            reviewed = ReviewedReport(call, report.event, after, report.arrived_at, key)
+            self._reviewed[at] = reviewed
+            by_purpose[call.purpose].append((at, reviewed))
+        refused = {at for at in self.open if self._is_untimely(at)}
         for purpose, entries in by_purpose.items():
             work = self._works.get(purpose)
             accepted = work.review([reviewed for _, reviewed in entries]) if work else [False] * len(entries)
@@ -153,7 +188,7 @@ class _Group:
         self._refer(refused)
 
     def write(self) -> None:
-        """Record the reports, change the calls and their subjects, and build the responses."""
+        """Record the reports, and change the calls and their subjects."""
         if not self.open:
             return
         now = clock.now()
@@ -161,21 +196,44 @@ class _Group:
         before = {pk: replace(call) for pk, call in self._calls.items()}
         touched: dict[int, ReportedCall] = {}
         event_rows: list[EventRow] = []
+        pressed: defaultdict[str, list[ReviewedReport]] = defaultdict(list)
         for at in self.open:
             report = self.reports[at]
             call = touched[report.call_id] = self._calls[report.call_id]
             if (report.call_id, report.event.key) in new:
                 new.discard((report.call_id, report.event.key))
-                event_rows += _apply_event(call, report.event)
+                event_rows += reported_calls.apply_event(call, report.event)
+                self._new.add(at)
+                if self._reviewed[at].key:
+                    pressed[call.purpose].append(self._reviewed[at])
         changed = [call for pk, call in touched.items() if call != before[pk]]
-        _update(changed, now)
+        reported_calls.update(changed, now)
         events.append_many(event_rows, actor=PROVIDER)
         ended = [call for call in changed if call.has_ended and not before[call.pk].has_ended]
         line_leases.release_lines(*(call.holder for call in ended))
         for purpose in {call.purpose for call in touched.values()}:
+            if pressed[purpose]:
+                self._works[purpose].apply_keys(pressed[purpose])
             self._works[purpose].apply([call for call in touched.values() if call.purpose == purpose])
+
+    def apply_singly(self) -> None:
+        """Apply the reports of purposes whose services change single rows. They wait for no lock for long."""
+        single = [at for at in self.open if self._works[self._reviewed[at].call.purpose].applies_singly]
+        if single:
+            prepared.execute(_SHORT_WAITS)
+        for at in single:
+            reviewed = self._reviewed[at]
+            try:
+                self._works[reviewed.call.purpose].apply_report(reviewed, at in self._new)
+            except Exception as error:
+                if is_database_away(error):
+                    raise
+                raise _ReportFailed(at, error) from error
+
+    def build_answers(self) -> None:
+        """Build the responses to the applied reports."""
         for at in self.open:
-            self.answers[at] = self._answer(self.reports[at])
+            self.answers[at] = self._answer(at)
 
     def _record(self) -> set[tuple[int, str]]:
         """Write the reports, and return (call, key) of those that were not repetitions."""
@@ -190,17 +248,19 @@ class _Group:
         }
         return {(call_id, key) for call_id, key in prepared.fetch_all(report_sql.RECORD, given)}
 
-    def _answer(self, report: Report) -> Applied:
-        if report.event.kind != VOICE:
+    def _answer(self, at: int) -> Applied:
+        report = self.reports[at]
+        reviewed = self._reviewed[at]
+        if not reviewed.asks_for_document:
             return Applied()
-        call = self._calls[report.call_id]
-        prompt = self._works[call.purpose].document(call)
+        call = reviewed.call
+        prompt = self._works[call.purpose].document(reviewed)
         reader = report.signed.reader
         if isinstance(prompt, Redirect):
             body, content_type = reader.render_hand_over(prompt.url)
         else:
             assert isinstance(prompt, VoicePrompt)
-            url = webhook_urls.webhook_of(report.provider, call.pk, "gather", 1, prompt.keys)
+            url = webhook_urls.webhook_of(report.provider, call.pk, GATHER, report.step + 1, prompt.keys)
             body, content_type = reader.render(prompt, url)
         return Applied(content_type, body)
 
@@ -240,6 +300,14 @@ class _Group:
             return not (call.is_canceled or call.has_ended)
         return call.sid == event.sid
 
+    def _is_untimely(self, at: int) -> bool:
+        """Return whether it is a key, or none, that is repeated, or that is pressed when its call is over."""
+        report, reviewed = self.reports[at], self._reviewed[at]
+        if report.event.kind != GATHER:
+            return False
+        is_known = (report.call_id, report.event.key) in self._recorded
+        return is_known or reviewed.status in rules.ENDS or reviewed.call.has_ended or reviewed.call.is_canceled
+
     def _with_foreign_sid(self, refused: Collection[int]) -> set[int]:
         """Adopt the SIDs of calls that have none. Return the reports whose SID belongs to another call."""
         adopting: dict[tuple[int, str], int] = {}
@@ -268,44 +336,9 @@ class _Group:
         return foreign
 
 
-def _apply_event(call: ReportedCall, event: WebhookEvent) -> Iterable[EventRow]:
-    """Apply a new report to the call as `call_status` does, and return the events to append."""
-    if call.sid is None:
-        call.sid = event.sid
-    if event.sequence is not None and event.sequence > call.last_sequence:
-        call.last_sequence = event.sequence
-    if not event.status or not rules.is_forward(call.status, event.status):
-        call.answered_by = call.answered_by or event.answered_by
-        return []
-    call.status = event.status
-    call.answered_by = event.answered_by or call.answered_by
-    call.is_submitted = call.is_submitted or rules.RANK[event.status] >= rules.RANK["submitted"]
-    call.is_answered = call.is_answered or event.status == Call.Status.ANSWERED
-    if event.status in rules.ENDS:
-        call.has_ended, call.duration_s = True, event.duration_s
-    details = {"duration_s": event.duration_s, "answered_by": event.answered_by}
-    data = {
-        **call.context, "purpose": call.purpose, "subject_id": call.subject_id, "attempt": call.attempt,
-        **{name: value for name, value in details.items() if value not in (None, "")},
-    }  # fmt: skip
-    return [EventRow(call.organization_id, f"call.{event.status}", call.pk, data)]
-
-
-def _update(calls: Sequence[ReportedCall], now: datetime) -> None:
-    if not calls:
-        return
-    prepared.execute(
-        report_sql.UPDATE_CALLS,
-        {
-            "ids": prepared.integers(call.pk for call in calls),
-            "statuses": prepared.texts(call.status for call in calls),
-            "sequences": prepared.integers(call.last_sequence for call in calls),
-            "sids": prepared.texts(call.sid for call in calls),
-            "answerers": prepared.texts(call.answered_by for call in calls),
-            "submitted": prepared.booleans(call.is_submitted for call in calls),
-            "answered": prepared.booleans(call.is_answered for call in calls),
-            "ended": prepared.booleans(call.has_ended for call in calls),
-            "durations": prepared.integers(call.duration_s for call in calls),
-            "now": now,
-        },
-    )
+def _find_recorded(keys: Sequence[tuple[int, WebhookEvent]]) -> set[tuple[int, str]]:
+    given = {
+        "calls": prepared.integers(pk for pk, _ in keys),
+        "keys": prepared.texts(event.key for _, event in keys),
+    }
+    return {(pk, key) for pk, key in prepared.fetch_all(report_sql.RECORDED, given)}
