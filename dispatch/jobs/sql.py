@@ -37,6 +37,10 @@ FROM unnest(%(offers)s::bigint[], %(in_progress)s::boolean[], %(answered)s::bool
 JOIN jobs_offer o ON o.id = v.offer_id JOIN jobs_job j ON j.id = o.job_id
 WHERE {_UNAFFECTED.format(is_in_progress="v.is_in_progress", is_answered="v.is_answered")}
 """
+# Those of these jobs that have had one offer.
+WITH_ONE_OFFER = """
+SELECT job_id FROM jobs_offer WHERE job_id = ANY(%s::bigint[]) GROUP BY job_id HAVING count(*) = 1
+"""
 # A job that waits for a line is polled about every second; a job overdue by this much (seconds) is not polled.
 UNATTENDED_S = 5.0
 

@@ -98,8 +98,8 @@ def lock_technicians(technician_ids: Iterable[int]) -> None:
 
 def lock_free(technician_ids: Iterable[int]) -> set[int]:
     """Lock those of these technicians whose rows no other session has locked, and return their ids."""
-    rows = Technician.objects.filter(pk__in=set(technician_ids)).order_by("pk")
-    return set(rows.select_for_update(no_key=True, skip_locked=True).values_list("pk", flat=True))
+    rows = prepared.fetch_all(sql.LOCK_FREE, {"ids": prepared.integers(set(technician_ids))})
+    return {row[0] for row in rows}
 
 
 def find_unlocked(technician_ids: Iterable[int]) -> set[int]:

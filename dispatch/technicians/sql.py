@@ -101,6 +101,10 @@ ONE_UNLOCKED = _ONE.format(
 
 # Technicians whose rows no session has locked against foreign keys.
 FREE = "SELECT id FROM technicians_technician WHERE id = ANY(%(ids)s::bigint[]) FOR KEY SHARE SKIP LOCKED"
+LOCK_FREE = """
+SELECT id FROM technicians_technician WHERE id = ANY(%(ids)s::bigint[])
+ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+"""
 
 # Set the live offer, unless the technician has another one.
 OFFER_BEGUN = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import NamedTuple
+from urllib.parse import urlencode
 
 import pytest
 import requests
@@ -11,6 +12,9 @@ from twilio.request_validator import RequestValidator
 
 from dispatch.core import fault_injection
 from dispatch.telephony.models import Call
+from dispatch.telephony.services.report_groups import Report
+from tests.harness import grouped_reports
+from tests.harness.grouped_reports import FORM, FORM_FOR_DJANGO
 from tests.phones import Simulator
 
 
@@ -23,6 +27,17 @@ class Signed(NamedTuple):
 
     def post(self) -> requests.Response:
         return requests.post(self.url, data=self.fields, headers=self.headers, timeout=60)
+
+    def post_to_django(self) -> requests.Response:
+        """Send it such that Django handles it, as if there were no groups."""
+        headers = {**self.headers, "Content-Type": FORM_FOR_DJANGO}
+        return requests.post(self.url, data=urlencode(self.fields), headers=headers, timeout=60)
+
+    def parsed(self) -> Report:
+        """Return what the route of groups makes of it."""
+        path = self.url.removeprefix(settings.PUBLIC_BASE_URL)
+        headers = {"Content-Type": FORM, **self.headers}
+        return grouped_reports.Signed(path, urlencode(self.fields).encode(), headers).parsed()
 
 
 def signed(sim: Simulator, call: Call, kind: str, **form: str) -> Signed:
@@ -55,6 +70,6 @@ def record_only(sim: Simulator, call: Call, key: str) -> None:
         raise RuntimeError("the process has trouble")
 
     with fault_injection.arm_crash_point("telephony.webhook.committed", fail):
-        assert press(sim, call, key).status_code == 500
+        assert key_pressed(sim, call, key).post_to_django().status_code == 500
     if Call.objects.get(pk=call.pk).keys_pressed != key:
         pytest.fail("the key was not stored")

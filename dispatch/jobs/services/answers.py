@@ -103,6 +103,21 @@ def answer_offer(
     return answer
 
 
+def apply_first_key(job: Job, offer: Offer, key: str) -> Answer:
+    """Apply the first key that was pressed in the offer's call, in the transaction that records it.
+
+    For the usual case: job, offer and technician are locked, the job is being dispatched and has had no other
+    offer, and the key arrived while the offer was pending and unexpired.
+    """
+    actor = Actor("technician", offer.technician_id, offer.technician.name)
+    if key == phrases.ACCEPT_KEY:
+        answer = _accept_offer(job, offer, actor, AnswerChannel.PHONE, is_only=True)
+    else:
+        answer = _decline_offer(job, offer, actor, AnswerChannel.PHONE)
+    transaction.on_commit(lambda: fault_injection.crash_point("jobs.answer.committed"))
+    return answer
+
+
 def apply_earlier_answers(
     job_id: int, offer_id: int, by: AnswerChannel, arrived_at: datetime | None = None
 ) -> None:
@@ -267,18 +282,25 @@ def _take_late(job: Job, offer: Offer, by: AnswerChannel) -> Answer:
 
 
 def _accept_offer(
-    job: Job, offer: Offer, actor: Actor, by: AnswerChannel, *, how: str = "accepted first"
+    job: Job,
+    offer: Offer,
+    actor: Actor,
+    by: AnswerChannel,
+    *,
+    how: str = "accepted first",
+    is_only: bool = False,
 ) -> Answer:
     """Assign the job to the offer's technician, and withdraw the job's other pending offers.
 
-    Their ringing phones are hung up on. A technician who has answered hears that the job is taken.
+    Their ringing phones are hung up on. A technician who has answered hears that the job is taken. `is_only`: the
+    job has had no other offer.
     """
-    withdrawn = slots.withdraw_others(job, offer, f"{offer.technician.name} {how}", actor)
+    withdrawn = [] if is_only else slots.withdraw_others(job, offer, f"{offer.technician.name} {how}", actor)
     _close_answered_offer(offer, Offer.Status.ACCEPTED, Outcome.ACCEPTED, "", actor, by)
     transitions.assign_to(
         job, offer.technician_id, actor=actor, technician=offer.technician.name, offer_id=offer.pk, by=str(by)
     )
-    for other in offer_sql.other_open_calls(job.pk, offer.pk):
+    for other in [] if is_only else offer_sql.other_open_calls(job.pk, offer.pk):
         if other.subject_id in withdrawn and other.status == Call.Status.ANSWERED:
             telephony.repeat_prompt(other.pk)
         else:

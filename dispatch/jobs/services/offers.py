@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from datetime import datetime, timedelta
+from typing import Protocol
 
 from django.db import OperationalError, transaction
 
@@ -56,7 +57,7 @@ def call_changed(call: Call) -> None:
         if end is not None:
             _close_after_call(job, offer, end)
         elif call.status in rules.PLACED_STATUSES:
-            _start_offer_clock(job, offer, call)
+            start_offer_clock(job, offer, call)
 
 
 def _end_of_call(call: Call) -> CallEnd | None:
@@ -72,6 +73,18 @@ def _end_of_call(call: Call) -> CallEnd | None:
         is_account_refused=refused and bool(call.account.outage),
         was_spoken=call.status != Call.Status.COMPLETED or telephony.was_heard(call),
     )
+
+
+class OngoingCall(Protocol):
+    """The call of an offer, as it was reported."""
+
+    @property
+    def status(self) -> str:
+        """Return the call's status."""
+
+    @property
+    def answered_at(self) -> datetime | None:
+        """Return when it was answered, or None if that was now."""
 
 
 def _handle_unknown_call(job: Job, offer: Offer, call: Call) -> None:
@@ -91,9 +104,12 @@ def _handle_unknown_call(job: Job, offer: Offer, call: Call) -> None:
     transitions.set_timer(job, until)
 
 
-def _start_offer_clock(job: Job, offer: Offer, call: Call) -> None:
-    """Start the offer's deadline, because the provider has accepted the call. Answering extends it once."""
-    if call.status == Call.Status.UNKNOWN:
+def start_offer_clock(job: Job, offer: Offer, call: OngoingCall) -> None:
+    """Start the offer's deadline, because the provider has accepted the call. Answering extends it once.
+
+    Job and offer must be locked, and the offer pending.
+    """
+    if isinstance(call, Call) and call.status == Call.Status.UNKNOWN:
         _handle_unknown_call(job, offer, call)
         return
     policy = policies.frozen_policy(job)
@@ -213,7 +229,7 @@ def _apply_recorded_answer(job: Job, offer: Offer) -> None:
         return
     call = telephony.open_call_of("offer", offer.pk)
     if call is not None and call.status == Call.Status.ANSWERED:
-        _start_offer_clock(job, offer, call)
+        start_offer_clock(job, offer, call)
 
 
 def _end_of_expired(offer: Offer) -> tuple[Offer.Status, CallEnd, bool]:

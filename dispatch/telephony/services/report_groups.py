@@ -65,7 +65,6 @@ class Applied(NamedTuple):
 
 
 REFERRED = None
-_SHORT_WAITS = "SET LOCAL lock_timeout = 500"
 
 
 def apply_group(reports: Sequence[Report]) -> list[Applied | None]:
@@ -217,14 +216,13 @@ class _Group:
             self._works[purpose].apply([call for call in touched.values() if call.purpose == purpose])
 
     def apply_singly(self) -> None:
-        """Apply the reports of purposes whose services change single rows. They wait for no lock for long."""
-        single = [at for at in self.open if self._works[self._reviewed[at].call.purpose].applies_singly]
-        if single:
-            prepared.execute(_SHORT_WAITS)
-        for at in single:
+        """Apply the reports of purposes whose services change single rows."""
+        for at in self.open:
             reviewed = self._reviewed[at]
+            if not (work := self._works[reviewed.call.purpose]).applies_singly:
+                continue
             try:
-                self._works[reviewed.call.purpose].apply_report(reviewed, at in self._new)
+                work.apply_report(reviewed, at in self._new)
             except Exception as error:
                 if is_database_away(error):
                     raise
