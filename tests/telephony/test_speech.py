@@ -137,6 +137,20 @@ def test_marked_sentences_of_any_content_stay_valid(extra: str) -> None:
         assert "".join(verb.text for verb in verbs).endswith("6 0 2")
 
 
+def test_same_words_with_and_without_marks_are_two_documents() -> None:
+    voice = BY_NAME["Polly.Joanna-Neural"]
+    for say in ((PLACE, PHONE), (str(PLACE), str(PHONE)), (PLACE, PHONE)):
+        assert any(verb.ssml for verb in said_by(voice, *say)) == (
+            say == (PLACE, PHONE) and type(say[0]) is Sentence
+        )
+
+
+def test_same_prompt_is_answered_at_the_url_of_its_call() -> None:
+    for url in ("http://127.0.0.1/1?step=1&keys=1", 'http://127.0.0.1/2?a="b"&c=<d>'):
+        (gather, *_) = parse(SPEAKER.render(VoicePrompt(("Hello.",), keys="1", times=1), url)[0])
+        assert gather.attributes["action"] == url
+
+
 def test_prompt_without_speech_leaves_the_voice_to_the_provider() -> None:
     body, _ = SPEAKER.render(VoicePrompt((PHONE,), keys="1"), "http://127.0.0.1/x")
     assert b"voice=" not in body

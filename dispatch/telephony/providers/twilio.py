@@ -294,36 +294,7 @@ class Twilio(Provider):
         return b'<?xml version="1.0" encoding="UTF-8"?><Response/>', "text/xml; charset=utf-8"
 
     def render(self, prompt: VoicePrompt, answer_url: str) -> tuple[bytes, str]:
-        from twilio.twiml.voice_response import Gather, VoiceResponse
-
-        sentences, times = twilio_speech.fit(prompt.say, prompt.times)
-        speech = prompt.speech
-        document = VoiceResponse()
-        if prompt.keys:
-            gather = Gather(
-                input="dtmf",
-                num_digits=prompt.digits,
-                finish_on_key="#" if prompt.digits > 1 else "",
-                timeout=prompt.wait_s,
-                action=answer_url,
-                method="POST",
-                language=speech.voice.locale if speech else None,
-            )
-            for sentence in sentences:
-                twilio_speech.say(gather, sentence, speech)
-            if prompt.play:
-                gather.play(prompt.play)
-            spoken = gather.to_xml(xml_declaration=False) * times  # written once: it costs most of the time
-        else:
-            for sentence in sentences:
-                twilio_speech.say(document, sentence, speech)
-            if prompt.play:
-                document.play(prompt.play)
-            spoken = ""
-        if prompt.hangs_up:
-            document.hangup()
-        whole = document.to_xml().replace("<Response>", f"<Response>{spoken}", 1)
-        return whole.encode(), "text/xml; charset=utf-8"
+        return twilio_speech.render(prompt, answer_url).encode(), "text/xml; charset=utf-8"
 
     def render_connection(
         self, connection: Connection, from_phone: str, legs: Sequence[LegUrls], result_url: str

@@ -1,4 +1,4 @@
-"""Write spoken prompts as Twilio's <Say>, with the voice and, if it takes them, marks in SSML.
+"""Write spoken prompts as Twilio's documents, with the voice and, if it takes them, marks in SSML.
 
 Prompts stay within Twilio's limits: long sentences are split, and a document is repeated less often.
 """
@@ -6,13 +6,16 @@ Prompts stay within Twilio's limits: long sentences are split, and a document is
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote_plus
 from xml.sax.saxutils import escape
 
 from dispatch.core.speech import NUMBER, STREET, Fragment, Sentence, fragments_of
 from dispatch.core.voices import default_voice
+from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.providers.twilio_codes import speakable_text
 from dispatch.telephony.speech import Speech
 
@@ -23,7 +26,55 @@ _SAY_TAGS, _MARK_TAGS, _GATHER_TAGS = 80, 80, 1000
 # A longer sentence is split, and then spoken without marks.
 _MAX_MARKED = MAX_SAY_ENCODED // 13
 _SENTENCE_ENDS = ".!?;:\u3002\uff01\uff1f"
+# Stands for the URL of the answer in a document. No text contains it.
+_ANSWER_URL = f"urn:answer:{secrets.token_hex(16)}"
 _HOUSE_NUMBER = re.compile(r"\d[\w-]* +")
+
+
+def render(prompt: VoicePrompt, answer_url: str) -> str:
+    """Return the document of a prompt, whose answer is sent to `answer_url`.
+
+    A campaign's script is often the same in all calls, and writing it takes longer than the rest of a response. So
+    documents of plain texts are remembered without the URL.
+    """
+    is_plain = all(type(sentence) is str for sentence in prompt.say)  # marks are no part of a text's equality
+    document = _remembered(prompt) if is_plain else _written(prompt)
+    return document.replace(_ANSWER_URL, escape(answer_url, {'"': "&quot;"})) if prompt.keys else document
+
+
+def _written(prompt: VoicePrompt) -> str:
+    from twilio.twiml.voice_response import Gather, VoiceResponse
+
+    sentences, times = fit(prompt.say, prompt.times)
+    speech = prompt.speech
+    document = VoiceResponse()
+    if prompt.keys:
+        gather = Gather(
+            input="dtmf",
+            num_digits=prompt.digits,
+            finish_on_key="#" if prompt.digits > 1 else "",
+            timeout=prompt.wait_s,
+            action=_ANSWER_URL,
+            method="POST",
+            language=speech.voice.locale if speech else None,
+        )
+        for sentence in sentences:
+            say(gather, sentence, speech)
+        if prompt.play:
+            gather.play(prompt.play)
+        spoken = gather.to_xml(xml_declaration=False) * times  # written once: it costs most of the time
+    else:
+        for sentence in sentences:
+            say(document, sentence, speech)
+        if prompt.play:
+            document.play(prompt.play)
+        spoken = ""
+    if prompt.hangs_up:
+        document.hangup()
+    return str(document.to_xml().replace("<Response>", f"<Response>{spoken}", 1))
+
+
+_remembered = lru_cache(256)(_written)
 
 
 def options(speech: Speech | None) -> dict[str, str]:
