@@ -20,6 +20,8 @@ from django.conf import settings
 from accounts.models import ApiKey, OrganizationLimits
 from dispatch.core import clock
 from dispatch.core.api.problems import LimitReached
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.core.redis import client
 
 CACHE_S = 10.0
@@ -30,20 +32,20 @@ RECOUNT_S = 1.0
 MISSED_CHECKS = 4
 
 LABELS = {
-    "schedules": "active schedules",
-    "leads": "leads that are waiting to be called",
-    "messages": "messages that are not delivered yet",
-    "api_keys": "active API keys",
-    "sockets": "open pages with live updates",
-    "requests_per_minute": "API requests per minute",
+    "schedules": mark("active schedules"),
+    "leads": mark("leads that are waiting to be called"),
+    "messages": mark("messages that are not delivered yet"),
+    "api_keys": mark("active API keys"),
+    "sockets": mark("open pages with live updates"),
+    "requests_per_minute": mark("API requests per minute"),
 }
 REMEDIES = {
-    "schedules": "Delete schedules that are no longer needed",
-    "leads": "Wait until leads have been called, or cancel some",
-    "messages": "Wait until messages are delivered, or cancel some",
-    "api_keys": "Revoke keys that are no longer needed",
-    "sockets": "Close some pages",
-    "requests_per_minute": "Send fewer requests",
+    "schedules": mark("Delete schedules that are no longer needed"),
+    "leads": mark("Wait until leads have been called, or cancel some"),
+    "messages": mark("Wait until messages are delivered, or cancel some"),
+    "api_keys": mark("Revoke keys that are no longer needed"),
+    "sockets": mark("Close some pages"),
+    "requests_per_minute": mark("Send fewer requests"),
 }
 
 
@@ -103,8 +105,10 @@ def default_limit(name: str) -> int:
 def limit_reached(name: str, limit: int, used: int | None = None) -> LimitReached:
     """Return the error that names the limit that was reached, and says what to do."""
     return LimitReached(
-        f"Your organization may have at most {limit:,} {LABELS[name]}. {REMEDIES[name]}, or ask the operator "
-        "of this installation for a higher limit.",
+        _(
+            "Your organization may have at most {limit} {things}. {remedy}, or ask the operator of this "
+            "installation for a higher limit."
+        ).format(limit=f"{limit:,}", things=_(LABELS[name]), remedy=_(REMEDIES[name])),
         limit={"name": name, "limit": limit, "used": used},
     )
 

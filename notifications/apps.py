@@ -12,7 +12,7 @@ class NotificationsConfig(AppConfig):
         from accounts import alert_phones
         from dispatch.core.privacy.personal_data import register
         from dispatch.jobs import technician_messages
-        from notifications import checks, live_updates, metrics, retention  # noqa: F401
+        from notifications import checks, live_updates, metrics, retention, translation  # noqa: F401
         from notifications.channels import phone_codes, sms, voice
         from notifications.personal import PART
         from notifications.services import phone_confirmation, push_messages, push_sign_out
@@ -24,5 +24,6 @@ class NotificationsConfig(AppConfig):
         technician_messages.register(push_messages.write_for_technician)
         push_sign_out.register()
         retention.register()
+        translation.register()
         live_updates.start_listening()
         register("notifications", PART)

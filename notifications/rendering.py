@@ -1,8 +1,8 @@
 """Render a notification for each channel, from the templates in templates/notifications/.
 
-Each is in the language of its recipient (`language_of`). Titles and details are stored in English. In another
-language, a notification names the kind of event, its job and why the job is pending, and leaves out details that
-are sentences.
+Each is in the language of its recipient (`language_of`). Titles and details are stored in English, and
+`translation` translates them. Texts and calls are shorter in another language: they name the kind of event, its
+job and why the job is pending, and leave out details that are sentences.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from django.urls import reverse
 from dispatch.core import languages
 from dispatch.core.languages import gettext as _
 from dispatch.core.models import Event
+from dispatch.core.stored_texts import translate_stored
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules.customer_phrases import without_links
 from dispatch.jobs.rules.phrases import spoken_place
+from notifications import translation
 from notifications.channels.chat import ChatMessage
 from notifications.models import Alert, Delivery, Notification
 from notifications.rules import BY_KIND, SEPARATOR
@@ -94,7 +96,7 @@ def render_text(row: Notification) -> str:
 
 def _render_text(row: Notification) -> str:
     plain = without_links if row.subject_type in ABOUT_CUSTOMERS else str
-    title, details = title_and_body(row)
+    title, details = short_title_and_body(row)
     # the separator would make a text with Latin letters twice as long
     details = plain(details.replace(SEPARATOR, ", "))
     context = {**_context(row), "title": plain(title), "details": details}
@@ -131,7 +133,7 @@ def render_call(prompt: str, row: Notification) -> tuple[str, ...]:
 
     The prompt is alert, acknowledged or over.
     """
-    title, body = title_and_body(row)
+    title, body = short_title_and_body(row)
     context = {
         **_context(row),
         "spoken_title": title,
@@ -146,23 +148,32 @@ def title_and_body(row: Notification | Alert) -> tuple[str, str]:
     """Return the title and the details in the active language."""
     if languages.is_english():
         return row.title, row.body
-    return _translated_title(row), row.body if row.kind in KINDS_WITH_PLAIN_DETAILS else ""
+    if title := translation.translate_title(row.kind, row.title):
+        return title, translation.translate_details(row.kind, row.body)
+    return short_title_and_body(row)
+
+
+def short_title_and_body(row: Notification | Alert) -> tuple[str, str]:
+    """Return the title and the details for a text or a call, in the active language."""
+    if languages.is_english():
+        return row.title, row.body
+    return _named_title(row), row.body if row.kind in KINDS_WITH_PLAIN_DETAILS else ""
 
 
 def outcome_of(row: Notification | Alert) -> str:
-    """Return how the cause of an alert ended.
-
-    Outcomes are stored in English. Another language only says that it ended.
-    """
-    return row.settled_how if languages.is_english() or not row.settled_how else _("Resolved")
+    """Return how the cause of an alert ended, in the active language; at least that it ended."""
+    if languages.is_english() or not row.settled_how:
+        return row.settled_how
+    words = translate_stored(row.settled_how)
+    return words if words != row.settled_how else _("Resolved")
 
 
 def title_of(row: Notification) -> str:
-    """Return the title in the active language."""
-    return title_and_body(row)[0]
+    """Return the title for a text, in the active language."""
+    return short_title_and_body(row)[0]
 
 
-def _translated_title(row: Notification | Alert) -> str:
+def _named_title(row: Notification | Alert) -> str:
     """Return the translated name of the kind of event, with the number of its job and why the job is pending."""
     rule = BY_KIND.get(row.kind)
     parts = [_(rule.label) if rule else ""]

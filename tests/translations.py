@@ -8,12 +8,15 @@ gettext tools. A test fails if the two differ.
 from __future__ import annotations
 
 import ast
+import os
 import re
 import struct
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import django
+from django.apps import apps
 from django.utils.translation.template import templatize
 
 CATALOGS = sorted(Path("dispatch/locale").glob("*/LC_MESSAGES/django.po"))
@@ -26,7 +29,7 @@ _STRING = r"""u?(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _TEMPLATE_MARK = re.compile(rf"(?:\bn?gettext|\b_)\(({_STRING})(?:, ({_STRING}), count)?\)")
 _SCRIPT_MARK = re.compile(rf"\bT\.(?:get|plural)\(\s*({_STRING})(?:,\s*({_STRING}))?")
 # The names under which modules import the functions of `core.languages`.
-MARKS = frozenset({"_", "gettext", "mark"})
+MARKS = frozenset({"_", "gettext", "mark", "mark_stored", "gettext_lazy"})
 PLURALS = frozenset({"ngettext"})
 # Between the singular and the plural in a .mo.
 NUL = "\0"
@@ -58,10 +61,22 @@ def marked_messages() -> dict[str, str]:
                     found.setdefault(str(texts[0]), f"{path}:{call.lineno}")
                 elif name in PLURALS:
                     found.setdefault(NUL.join(map(str, texts[:2])), f"{path}:{call.lineno}")
+    for form in forms_of_notifications():
+        found.setdefault(form, "notifications/rules.py")
     for path in TEMPLATES:
         for message in template_messages(path.read_text()):
             found.setdefault(message, str(path))
     return found
+
+
+def forms_of_notifications() -> list[str]:
+    """Return the forms of titles, details and outcomes of notifications, which their table marks as a whole."""
+    if not apps.ready:
+        os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+        django.setup()
+    from notifications.translation import forms_of_rules
+
+    return list(forms_of_rules())
 
 
 def template_messages(source: str) -> list[str]:

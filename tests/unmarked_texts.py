@@ -1,7 +1,8 @@
-"""List unmarked texts of templates and scripts that people see: `python -m tests.unmarked_texts`."""
+"""List unmarked texts of templates, scripts and refusals that people see: `python -m tests.unmarked_texts`."""
 
 from __future__ import annotations
 
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,8 @@ from django.template.base import Lexer, TokenType
 # The templates and scripts that must be marked as a whole.
 TEMPLATES = (
     "templates/[0-9]*.html",
+    "templates/admin/audit_log.html",
+    "templates/admin/personal_data.html",
     "templates/account/*.html",
     "templates/console/*.html",
     "templates/console/board/*.html",
@@ -35,6 +38,34 @@ SCRIPTS = (
     "alerts", "board", "keys", "live", "map", "new_job", "outbox", "page", "passkeys", "press", "reports",
     "select", "timeline", "tour",
 )  # fmt: skip
+# Modules whose refusals and messages people read on pages. Those of the admin and the API stay in English.
+MODULES = (
+    "accounts/limits.py",
+    "accounts/saved_views/*.py",
+    "dispatch/console/**/*.py",
+    "dispatch/core/http/ssrf.py",
+    "dispatch/core/phone_numbers.py",
+    "dispatch/jobs/*.py",
+    "dispatch/jobs/public/*.py",
+    "dispatch/jobs/rules/*.py",
+    "dispatch/jobs/services/*.py",
+    "dispatch/leads/services/*.py",
+    "dispatch/outbox/services/*.py",
+    "dispatch/schedules/services/*.py",
+    "dispatch/technicians/services.py",
+    "notifications/channels/kinds.py",
+    "notifications/services/*.py",
+)
+# Exceptions and functions whose texts people read.
+REFUSALS = frozenset(
+    {
+        "ActionRefused", "AmbiguousPerson", "BadFile", "CodeNotSent", "CodeRefused", "Conflict", "CustomerRefusal",
+        "FormRejected", "LeadConflict", "NotInThisStatus", "TestRefused", "Unprocessable", "ValidationError",
+        "_refuse", "add_error", "raise_illegal_transition", "with_note",
+    }
+)  # fmt: skip
+MESSAGES = frozenset({"success", "warning", "error", "info"})
+MARKS = frozenset({"_", "gettext", "ngettext", "mark", "mark_stored", "gettext_lazy"})
 # Names, units, keys and examples, which no language changes.
 ALLOWED = frozenset(
     {
@@ -90,7 +121,8 @@ def find_unmarked() -> list[str]:
     for name in SCRIPTS:
         path = Path(f"static/dispatch/{name}.js")
         found += [f"{path}: {text}" for text in unmarked_in_script(path.read_text())]
-    return found
+    modules = sorted({path for pattern in MODULES for path in Path().glob(pattern)})
+    return found + [f"{path}: {text}" for path in modules for text in unmarked_in_module(path.read_text())]
 
 
 def unmarked_in_template(source: str) -> list[str]:
@@ -119,6 +151,41 @@ def unmarked_in_script(source: str) -> list[str]:
     code = _MARKED.sub("", _COMMENT.sub("", source))
     texts = [match[1] or match[2] or "" for match in _LITERAL.finditer(code)]
     return [text for text in texts if _TEXT.match(text) and not ALLOWED_LITERALS.match(text)]
+
+
+def unmarked_in_module(source: str) -> list[str]:
+    """Return the texts of refusals and messages of a module that stand outside `gettext`, `mark` and their kin."""
+    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and _is_refusal(node))
+    given = (part for call in calls for part in [*call.args, *(one.value for one in call.keywords if not one.arg)])
+    return [text for part in given for text in _literals(part) if _TEXT.match(text) or " " in text.strip()]
+
+
+def _is_refusal(call: ast.Call) -> bool:
+    function = call.func
+    if isinstance(function, ast.Name):
+        return function.id in REFUSALS
+    if not isinstance(function, ast.Attribute):
+        return False
+    of = function.value.id if isinstance(function.value, ast.Name) else ""
+    return function.attr in REFUSALS or (of == "messages" and function.attr in MESSAGES)
+
+
+def _literals(node: ast.AST) -> Iterator[str]:
+    """Yield the literals of an expression, without those that are marked, and without keys."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in MARKS:
+        return
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    elif isinstance(node, ast.JoinedStr):
+        parts = [part.value if isinstance(part, ast.Constant) else "1" for part in node.values]
+        if re.search(r"[^\W\d_]{2,}", "".join(map(str, parts))):
+            yield "".join(map(str, parts))
+    elif isinstance(node, ast.Dict):
+        for value in node.values:
+            yield from _literals(value)
+    else:
+        for child in ast.iter_child_nodes(node):
+            yield from _literals(child)
 
 
 def _is_text(text: str) -> bool:

@@ -11,6 +11,7 @@ from django.db.models.functions import Lower
 
 from accounts.models import Membership, Organization, User
 from accounts.saved_views.models import MAX_NAME, MAX_QUERY, DefaultView, SavedView
+from dispatch.core.languages import gettext as _
 
 # Views of one person in one organization, and shared views of one organization.
 MAX_OWN, MAX_SHARED = 20, 50
@@ -48,14 +49,14 @@ def save_view(
     """
     name = clean_name(name)
     if len(query) > MAX_QUERY:
-        raise ValidationError({"name": "These filters are too long to save."})
+        raise ValidationError({"name": _("These filters are too long to save.")})
     owner = None if is_shared else user
     _lock_list(organization, owner)
     views = SavedView.objects.of(organization).filter(owner=owner)
     existing = _named(views, name).first()
     if existing is not None:
         if not may_change(existing, user, role):
-            raise ValidationError({"name": "Someone else shared a view of this name. Choose another name."})
+            raise ValidationError({"name": _("Someone else shared a view of this name. Choose another name.")})
         existing.name, existing.query = name, query
         existing.save(update_fields=["name", "query"])
         return existing
@@ -114,11 +115,11 @@ def clean_name(name: str) -> str:
     """Return the name without spaces around it. Raises ValidationError {name}."""
     name = " ".join(name.split())
     if not name:
-        raise ValidationError({"name": "Enter a name."})
+        raise ValidationError({"name": _("Enter a name.")})
     if len(name) > MAX_NAME:
-        raise ValidationError({"name": f"Enter at most {MAX_NAME} characters."})
+        raise ValidationError({"name": _("Enter at most {most} characters.").format(most=MAX_NAME)})
     if any(unicodedata.category(letter) in ("Cc", "Cf", "Cs") and letter not in "\u200c\u200d" for letter in name):
-        raise ValidationError({"name": "Remove the characters that can't be seen."})
+        raise ValidationError({"name": _("Remove the characters that can't be seen.")})
     return name
 
 
@@ -142,7 +143,7 @@ def _lock_list(organization: Organization, owner: User | None) -> None:
 def _check_free(organization: Organization, owner_id: int | None, name: str, but: int) -> None:
     views = SavedView.objects.of(organization).filter(owner=owner_id).exclude(pk=but)
     if _named(views, name).exists():
-        raise ValidationError({"name": "There is a view of this name. Choose another name."})
+        raise ValidationError({"name": _("There is a view of this name. Choose another name.")})
 
 
 def _named(views: QuerySet[SavedView], name: str) -> QuerySet[SavedView]:
@@ -153,5 +154,8 @@ def _named(views: QuerySet[SavedView], name: str) -> QuerySet[SavedView]:
 def _check_room(views: QuerySet[SavedView], *, is_shared: bool) -> None:
     limit = MAX_SHARED if is_shared else MAX_OWN
     if views.count() >= limit:
-        whose = "The organization has" if is_shared else "You have"
-        raise ValidationError({"name": f"{whose} {limit} views. Delete one first."})
+        if is_shared:
+            words = _("The organization has {limit} views. Delete one first.")
+        else:
+            words = _("You have {limit} views. Delete one first.")
+        raise ValidationError({"name": words.format(limit=limit)})

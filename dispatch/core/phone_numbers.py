@@ -5,6 +5,8 @@ from __future__ import annotations
 import phonenumbers
 from phonenumber_field.phonenumber import PhoneNumber
 
+from dispatch.core.languages import gettext as _
+
 MAX_LENGTH = 32  # characters, with spaces and punctuation
 
 
@@ -39,4 +41,4 @@ def parse_phone(text: str, region: str) -> PhoneNumber:
 
 def _explain(text: str) -> str:
     shown = text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}…"
-    return f"“{shown}” is not a valid phone number. Write it as +16025550123."
+    return _("“{text}” is not a valid phone number. Write it as +16025550123.").format(text=shown)

@@ -313,16 +313,25 @@ def describe_consequence(action: Action, job: Job) -> str:
         return _("Starts calling technicians now, although the arrival window is later.")
     if action is Action.TECHNICIAN_TOLD:
         found = find_uninformed(job)
-        known = [f"{notice.technician.name} knows that {notice.get_news_display()}" for notice in found]
+        known = [
+            _("{name} knows that {news}").format(name=notice.technician.name, news=_(notice.get_news_display()))
+            for notice in found
+        ]
         effect = (
-            "Nobody is called about it later."
+            _("Nobody is called about it later.")
             if found and all(notice.is_deferred for notice in found)
-            else "Ends the alert."
+            else _("Ends the alert.")
         )
-        return f"Records that {' and that '.join(known) or 'the technician knows'}. {effect}"
+        facts = _(" and that ").join(known) or _("the technician knows")
+        return _("Records that {facts}.").format(facts=facts) + f" {effect}"
     if action is Action.CANNOT_MAKE_IT and (hold := services.describe_hold(job))[0]:
-        why = "when quiet hours end" if hold[0] == Job.WaitingFor.QUIET_HOURS else "in time for the arrival window"
-        return f"Removes {name} from this job. Technicians are called from {hold[1]}, {why}."
+        if hold[0] == Job.WaitingFor.QUIET_HOURS:
+            words = _("Removes {name} from this job. Technicians are called from {time}, when quiet hours end.")
+        else:
+            words = _(
+                "Removes {name} from this job. Technicians are called from {time}, in time for the arrival window."
+            )
+        return words.format(name=name, time=hold[1])
     return {
         Action.ASSIGN: _("Assigns the job to the technician you choose{hangs_up}.").format(hangs_up=hangs_up),
         Action.DISPATCH_AGAIN: _(

@@ -15,11 +15,23 @@ from django.conf import settings
 
 from accounts.models import Organization
 from dispatch.core import zips
+from dispatch.core.stored_texts import mark_stored
 from dispatch.jobs.rules.states import STATES
 
 log = structlog.get_logger(__name__)
 
 GEOCODER_TIMEOUT_S = 5.0
+
+# Why a place was not found, in the log and on pages.
+OUT_OF_RANGE = mark_stored("The coordinates are out of range.")
+NOTHING_GIVEN = mark_stored("No address or coordinates were given.")
+NO_GEOCODER = mark_stored("The address can't be looked up: no geocoder is configured.")
+NO_ZIP_CODE = mark_stored("The address has no ZIP code.")
+UNKNOWN_ZIP_CODE = mark_stored("ZIP code {code} is unknown.")
+WRONG_STATE = mark_stored("ZIP code {code} is not in {state}.")
+LOOKUP_FAILED = mark_stored("The ZIP code could not be looked up.")
+GEOCODER_FAILED = mark_stored("The geocoder {geocoder} failed ({fault}).")
+NOT_FOUND = mark_stored("The geocoder {geocoder} did not find the address.")
 
 _CODES = {name.lower(): code for code, name in STATES.items()}
 _ZIP = re.compile(r"(?<![\w#-])(\d{5})(?:-\d{4})?(?![\w-])")
@@ -67,9 +79,9 @@ def geocode_with_reason(
     if lat is not None and lng is not None:
         if -90 <= lat <= 90 and -180 <= lng <= 180:
             return Location(lat, lng, "form"), ""
-        why = "The coordinates are out of range."
+        why = OUT_OF_RANGE
     elif not (address := address.strip()):
-        why = "No address or coordinates were given."
+        why = NOTHING_GIVEN
     else:
         place, why = _locate_by_zip(address, organization)
         if place is None and settings.GEOCODER:
@@ -115,22 +127,22 @@ def _state_before(before: str) -> str:
 
 def _locate_by_zip(address: str, organization: Organization) -> tuple[Location | None, str]:
     if organization.default_region not in zips.REGIONS:
-        return None, "The address can't be looked up: no geocoder is configured."
-    why = "The address has no ZIP code."
+        return None, NO_GEOCODER
+    why = NO_ZIP_CODE
     try:
         for guess in zip_guesses(address):
             position = zips.zip_position(guess.code)
             if position is None:
-                why = f"ZIP code {guess.code} is unknown."
+                why = UNKNOWN_ZIP_CODE.format(code=guess.code)
             elif guess.state and guess.state != position[2]:
-                why = f"ZIP code {guess.code} is not in {STATES[guess.state]}."
+                why = WRONG_STATE.format(code=guess.code, state=STATES[guess.state])
             else:
                 return Location(position[0], position[1], "zip"), ""
             if guess.state:
                 break  # this was the ZIP code, so no other digits are
     except Exception:
         log.exception("zip_lookup_failed")
-        why = "The ZIP code could not be looked up."
+        why = LOOKUP_FAILED
     return None, why
 
 
@@ -139,9 +151,9 @@ def _locate_by_geocoder(address: str) -> tuple[Location | None, str]:
         result = _geocoder(settings.GEOCODER).geocode(address)
     except Exception as error:
         log.warning("geocoder_failed", geocoder=settings.GEOCODER, error=type(error).__name__)
-        return None, f"The geocoder {settings.GEOCODER} failed ({type(error).__name__})."
+        return None, GEOCODER_FAILED.format(geocoder=settings.GEOCODER, fault=type(error).__name__)
     if result is None:
-        return None, f"The geocoder {settings.GEOCODER} did not find the address."
+        return None, NOT_FOUND.format(geocoder=settings.GEOCODER)
     return Location(float(result.latitude), float(result.longitude), settings.GEOCODER), ""
 
 

@@ -9,6 +9,7 @@ from django.conf import settings
 
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
+from dispatch.core.languages import gettext as _
 from dispatch.jobs import sql
 from dispatch.jobs.models import DispatchPolicy, Job
 from dispatch.jobs.rules import CascadePolicy, Preferences, effective_policy, policy_problems
@@ -131,7 +132,7 @@ def _quiet_problems(edited: DispatchPolicy, own: Any) -> dict[str, str]:
 def check_removable(row: DispatchPolicy) -> None:
     """Raise Conflict if a service type's policy would be invalid without `row`."""
     if row.service_type_id is None and (problems := _problems_below(row, [])):
-        raise Conflict(f"Other policies depend on this one. {' '.join(problems.values())}")
+        raise Conflict(_("Other policies depend on this one.") + " " + " ".join(problems.values()))
 
 
 def _problems_below(policy: DispatchPolicy, above: list[dict[str, Any]]) -> dict[str, str]:

@@ -5,10 +5,13 @@ English has more details (`timeline`). Each follows the actor's label.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from dispatch.core.languages import gettext, mark
+from dispatch.core.stored_texts import translate_stored
+from dispatch.jobs.reasons import translate_reason
 
 PHRASES: Mapping[str, str] = {
     "submission.received": mark("received the form"),
@@ -106,6 +109,31 @@ PHRASES: Mapping[str, str] = {
     "call.lost": mark("never reported the end of the call"),
 }
 # What a technician reported themselves, by phone, text or link.
+# Events whose `news_text` says of what the technician or the customer was to be notified.
+ABOUT_NEWS = frozenset(
+    {
+        "job.technician_notified", "job.technician_unreached", "job.technician_told", "job.notice_superseded",
+        "job.notice_deferred", "job.notice_dropped", "job.customer_texted", "job.customer_text_failed",
+    }
+)  # fmt: skip
+WITH_CODES = frozenset({"text.undelivered", "text.failed", "call.failed", "call.rejected"})
+WAITS = {
+    "line": mark("for a free line"),
+    "provider": mark("for the phone provider, which is not responding"),
+    "account": mark("for the phone provider, which refuses our account"),
+    "spend_cap": mark("the daily spending cap is reached, and an admin can raise it under Daily spending caps"),
+    "quiet_hours": mark("until {until_words}, when the quiet hours end"),
+    "window": mark("until {until_words}, in time for the arrival window"),
+    "technician": mark("for technicians with another offer"),
+}
+WAYS = {
+    "text": mark("text"),
+    "call": mark("call"),
+    "email": mark("email"),
+    "chat": mark("chat"),
+    "push": mark("push notification"),
+}
+_WAY = re.compile(r" by (?:text|call|email|chat|push)(?: and (?:text|call|email|chat|push))*")
 _OWN = {
     "job.assigned": mark("accepted the job"),
     "job.on_the_way": mark("is on the way"),
@@ -136,8 +164,44 @@ def translate_event(kind: str, data: Mapping[str, Any], who: str, *, is_own: boo
     if not sentence:
         return ""
     words = gettext(sentence).format_map(_Values(data, who=who))
-    reason = gettext(str(data["reason_text"])) if data.get("reason_text") else ""
-    if kind == "job.cancelled":
-        reason = str(data.get("reason") or "")
     note = f" (“{data['note']}”)" if data.get("note") else ""
-    return f"{words}: {reason}{note}" if reason else words + note
+    detail = _detail_of(kind, data)
+    return f"{words}: {detail}{note}" if detail else words + note
+
+
+def _detail_of(kind: str, data: Mapping[str, Any]) -> str:
+    """Return why, whom or what, in the active language. What people entered stays as they wrote it."""
+    if data.get("reason_text"):
+        return gettext(str(data["reason_text"]))
+    if kind in ABOUT_NEWS and data.get("news_text"):
+        reason = translate_reason(str(data.get("reason") or ""))
+        return gettext(str(data["news_text"])) + (f" ({reason})" if reason else "")
+    if kind == "job.corrected" and data.get("changed"):
+        return ", ".join(gettext(str(name)) for name in data["changed"])
+    if kind == "job.waiting":
+        return gettext(WAITS.get(str(data.get("waiting_for")), WAITS["technician"])).format_map(_Values(data))
+    if kind == "job.on_the_way" and data.get("eta"):
+        return gettext("arriving at about {eta}").format_map(_Values(data))
+    if kind in WITH_CODES and (code := data.get("code") or data.get("error_code")):
+        return gettext("error {code}").format(code=code)
+    if kind == "job.alert_settled":
+        return translate_resolution(str(data.get("how") or ""))
+    if kind == "job.alert_escalated":
+        return translate_recipients(str(data.get("told") or ""))
+    return translate_reason(str(data.get("reason") or data.get("why") or ""))
+
+
+def translate_recipients(told: str) -> str:
+    """Translate the ways in "Ann by text and call, Bob by email"."""
+    found = (_WAY.sub(lambda match: _translate_way(match[0]), part) for part in told.split(", "))
+    return ", ".join(found)
+
+
+def _translate_way(words: str) -> str:
+    ways = [gettext(WAYS.get(way, way)) for way in words.removeprefix(" by ").split(" and ")]
+    return gettext(" by {ways}").format(ways=gettext(" and ").join(ways))
+
+
+def translate_resolution(how: str) -> str:
+    """Return how the cause of an alert ended, in the active language. The name of the person stays."""
+    return translate_stored(how)

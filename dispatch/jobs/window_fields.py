@@ -63,7 +63,7 @@ def clean_window(form: forms.Form, values: dict[str, Any]) -> None:
     if before is not None and _to_minutes(before) == _to_minutes(window):
         values["window"] = before
     elif problem := window.problem(clock.now()):
-        form.add_error("window_until" if "end" in problem else "window_day", problem)
+        form.add_error("window_until" if "end" in problem else "window_day", _(problem))
     else:
         values["window"] = window
 

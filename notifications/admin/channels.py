@@ -57,8 +57,9 @@ def form_of(kind: kinds.ChannelKind) -> type[ChannelForm]:
     fields: dict[str, Any] = {"entry_kind": kind.value, "__module__": __name__}
     for field in kind.fields:
         widget = UnfoldAdminPasswordWidget if field.is_secret else UnfoldAdminTextInputWidget
+        about = f"{field.help} {field.more_help}".strip()
         fields[ENTRY + field.name] = forms.CharField(
-            label=field.label, help_text=field.help, required=field.is_required, initial=field.initial,
+            label=field.label, help_text=about, required=field.is_required, initial=field.initial,
             max_length=kinds.MAX_ENTERED, widget=widget(attrs={"autocomplete": "new-password"}),
         )  # fmt: skip
     return type("NewChannelForm", (ChannelForm,), fields)

@@ -21,7 +21,8 @@ import structlog
 from django.conf import settings
 
 from dispatch.core.http.client import ForbiddenTarget, LookupDelayed, TargetError, TargetTimeout
-from notifications.channels import guarded_requests
+from dispatch.core.stored_texts import mark_stored
+from notifications.channels import failure_reasons, guarded_requests
 from notifications.channels.failure_reasons import Failure, describe_status
 from notifications.channels.guarded_requests import Exchange
 from notifications.models import AlertChannel
@@ -57,6 +58,11 @@ class ChatMessage:
         return "\n".join(([text] if text else []) + lines)
 
 
+TURNED_OFF = mark_stored("{service} is turned off in this installation")
+TOO_SLOW = mark_stored("{service} did not answer within {seconds} s")
+NOT_MADE = mark_stored("The message could not be made for {service}")
+
+
 class NotTaken(Exception):
     """Raised if the service did not take the message."""
 
@@ -69,7 +75,7 @@ def send(channel: AlertChannel, message: ChatMessage) -> None:
     """Send the message once, within ALERT_CHANNEL_TIMEOUT_S. Raises NotTaken."""
     kind, label = channel.kind, Kind(channel.kind).label
     if kind not in settings.ALERT_CHANNEL_KINDS:
-        raise NotTaken(Failure(f"{label} is turned off in this installation", is_permanent=True))
+        raise NotTaken(Failure(TURNED_OFF.format(service=label), is_permanent=True))
     config = channel.config
     exchange = Exchange(channel.organization_id, settings.ALERT_CHANNEL_TIMEOUT_S)
     try:
@@ -89,14 +95,16 @@ def _describe(kind: str, label: str, exchange: Exchange) -> Failure:
     if response is not None:
         return describe_status(kind, label, response.status, response.headers)
     if isinstance(error, TargetTimeout):
-        return Failure(f"{label} did not answer within {settings.ALERT_CHANNEL_TIMEOUT_S:g} s", is_permanent=False)
+        return Failure(
+            TOO_SLOW.format(service=label, seconds=f"{settings.ALERT_CHANNEL_TIMEOUT_S:g}"), is_permanent=False
+        )
     if isinstance(error, LookupDelayed):
-        return Failure(f"{label} was not looked up in time", is_permanent=False)
+        return Failure(failure_reasons.NOT_LOOKED_UP.format(service=label), is_permanent=False)
     if isinstance(error, TargetError):
-        return Failure(f"{label} could not be reached", is_permanent=False)
+        return Failure(failure_reasons.UNREACHABLE.format(service=label), is_permanent=False)
     if isinstance(error, ForbiddenTarget):
-        return Failure(f"{label} may not be called: {error}", is_permanent=True)
-    return Failure(f"The message could not be made for {label}", is_permanent=True)
+        return Failure(failure_reasons.FORBIDDEN.format(service=label, why=error), is_permanent=True)
+    return Failure(NOT_MADE.format(service=label), is_permanent=True)
 
 
 # --- Apprise -----------------------------------------------------------------------------------------------------

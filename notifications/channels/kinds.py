@@ -17,6 +17,8 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 
 from dispatch.core.http.ssrf import check_target_url
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from notifications.models import AlertChannel
 
 Kind = AlertChannel.Kind
@@ -48,6 +50,7 @@ class EntryField:
     name: str
     label: str
     help: str = ""
+    more_help: str = ""
     is_secret: bool = False
     is_required: bool = True
     initial: str = ""
@@ -70,13 +73,13 @@ def read_entered(kind: str, entered: Mapping[str, str]) -> tuple[Config, str]:
     """Return the config of a new channel and its address without secrets. Raises ValidationError by field."""
     chosen = offered_kinds().get(kind)
     if chosen is None:
-        raise ValidationError({"kind": "Choose one of the services in the list."})
+        raise ValidationError({"kind": _("Choose one of the services in the list.")})
     values = {field.name: entered.get(field.name, "").strip() for field in chosen.fields}
     for field in chosen.fields:
         if field.is_required and not values[field.name]:
-            raise ValidationError({field.name: "Enter a value."})
+            raise ValidationError({field.name: _("Enter a value.")})
         if len(values[field.name]) > MAX_ENTERED:
-            raise ValidationError({field.name: f"Must be at most {MAX_ENTERED} characters."})
+            raise ValidationError({field.name: _("Must be at most {most} characters.").format(most=MAX_ENTERED)})
     return chosen.read(values)
 
 
@@ -92,7 +95,7 @@ def _refuse(field: str, message: str) -> ValidationError:
 def _read_slack(entered: Mapping[str, str]) -> tuple[Config, str]:
     match = _SLACK.fullmatch(entered["url"])
     if match is None:
-        raise _refuse("url", "Must look like https://hooks.slack.com/services/T…/B…/…")
+        raise _refuse("url", _("Must look like https://hooks.slack.com/services/T…/B…/…"))
     return {"tokens": list(match.groups())}, "hooks.slack.com"
 
 
@@ -104,7 +107,9 @@ def _read_teams(entered: Mapping[str, str]) -> tuple[Config, str]:
     if not is_host or path is None or not re.fullmatch(r"[A-Za-z0-9_-]{1,200}", signature):
         raise _refuse(
             "url",
-            "Must be the URL of a workflow: https://….logic.azure.com/workflows/…/triggers/manual/paths/invoke?…",
+            _(
+                "Must be the URL of a workflow: https://….logic.azure.com/workflows/…/triggers/manual/paths/invoke?…"
+            ),
         )
     config = {
         "host": host,
@@ -122,25 +127,25 @@ def _read_google_chat(entered: Mapping[str, str]) -> tuple[Config, str]:
     key, token = (query.get("key") or [""])[0], (query.get("token") or [""])[0]
     is_host = parts.scheme == "https" and parts.netloc == "chat.googleapis.com"
     if not is_host or path is None or not (_TOKEN.fullmatch(key) and _TOKEN.fullmatch(token)):
-        raise _refuse("url", "Must look like https://chat.googleapis.com/v1/spaces/…/messages?key=…&token=…")
+        raise _refuse("url", _("Must look like https://chat.googleapis.com/v1/spaces/…/messages?key=…&token=…"))
     return {"space": path[1], "key": key, "token": token}, f"chat.googleapis.com, space {path[1]}"
 
 
 def _read_telegram(entered: Mapping[str, str]) -> tuple[Config, str]:
     token, chat = entered["token"].removeprefix("bot"), entered["chat"]
     if not _TELEGRAM_TOKEN.fullmatch(token):
-        raise _refuse("token", "Must look like 123456789:AAE…, as @BotFather shows it.")
+        raise _refuse("token", _("Must look like 123456789:AAE…, as @BotFather shows it."))
     if not _TELEGRAM_CHAT.fullmatch(chat):
-        raise _refuse("chat", "Must be the number of a chat, such as 123456789 or -1001234567890.")
+        raise _refuse("chat", _("Must be the number of a chat, such as 123456789 or -1001234567890."))
     return {"token": token, "chat": chat}, f"Telegram chat {chat}"
 
 
 def _read_matrix(entered: Mapping[str, str]) -> tuple[Config, str]:
     base, host = _read_server(entered["server"])
     if not _TOKEN.fullmatch(entered["token"]):
-        raise _refuse("token", "Must be an access token without spaces.")
+        raise _refuse("token", _("Must be an access token without spaces."))
     if not _MATRIX_ROOM.fullmatch(entered["room"]):
-        raise _refuse("room", "Must be the internal ID of a room, such as !AbCdEf:example.org.")
+        raise _refuse("room", _("Must be the internal ID of a room, such as !AbCdEf:example.org."))
     return {"base": base, "token": entered["token"], "room": entered["room"]}, f"{host}, room {entered['room']}"[
         :120
     ]
@@ -149,16 +154,16 @@ def _read_matrix(entered: Mapping[str, str]) -> tuple[Config, str]:
 def _read_ntfy(entered: Mapping[str, str]) -> tuple[Config, str]:
     base, host = _read_server(entered["server"])
     if not _NTFY_TOPIC.fullmatch(entered["topic"]):
-        raise _refuse("topic", "Must have 1 to 64 letters, digits, hyphens or underscores.")
+        raise _refuse("topic", _("Must have 1 to 64 letters, digits, hyphens or underscores."))
     if entered["token"] and not _TOKEN.fullmatch(entered["token"]):
-        raise _refuse("token", "Must be an access token without spaces.")
+        raise _refuse("token", _("Must be an access token without spaces."))
     return {"base": base, "topic": entered["topic"], "token": entered["token"]}, host
 
 
 def _read_webhook(entered: Mapping[str, str]) -> tuple[Config, str]:
     parts = _checked_url(entered["url"], "url")
     if entered["token"] and not _TOKEN.fullmatch(entered["token"]):
-        raise _refuse("token", "Must be a token without spaces.")
+        raise _refuse("token", _("Must be a token without spaces."))
     return {"url": entered["url"].partition("#")[0], "token": entered["token"]}, str(parts.netloc)[:120]
 
 
@@ -166,7 +171,9 @@ def _read_server(url: str) -> tuple[str, str]:
     """Return the server's URL without a path, and its host."""
     parts = _checked_url(url, "server")
     if parts.path not in ("", "/") or parts.query or parts.fragment:
-        raise _refuse("server", "Must be the server's address without a path, such as https://ntfy.example.org.")
+        raise _refuse(
+            "server", _("Must be the server's address without a path, such as https://ntfy.example.org.")
+        )
     return f"{parts.scheme}://{parts.netloc}", parts.netloc[:120]
 
 
@@ -184,63 +191,109 @@ def _split(url: str, field: str) -> Any:
         parts = urlsplit(url)
         parts.port  # noqa: B018  (it raises for a port that is no number)
     except ValueError:
-        raise _refuse(field, "Must be a URL.") from None
+        raise _refuse(field, _("Must be a URL.")) from None
     return parts
 
 
-_URL_HELP = "It contains a secret, so it is stored encrypted and not shown again."
-_TOKEN_HELP = "Stored encrypted and not shown again."  # noqa: S105  (no password)
+_URL_HELP = mark("It contains a secret, so it is stored encrypted and not shown again.")
+_TOKEN_HELP = mark("Stored encrypted and not shown again.")
 KINDS: tuple[ChannelKind, ...] = (
     ChannelKind(
-        Kind.SLACK, Kind.SLACK.label,
-        (EntryField("url", "Webhook URL", f"From Incoming Webhooks of a Slack app. {_URL_HELP}", is_secret=True),),
+        Kind.SLACK,
+        Kind.SLACK.label,
+        (
+            EntryField(
+                "url",
+                mark("Webhook URL"),
+                mark("From Incoming Webhooks of a Slack app."),
+                _URL_HELP,
+                is_secret=True,
+            ),
+        ),
         _read_slack,
     ),
     ChannelKind(
-        Kind.TEAMS, Kind.TEAMS.label,
-        (EntryField("url", "Workflow URL", f"Of “When a Teams webhook request is received”. {_URL_HELP}",
-                    is_secret=True),),
+        Kind.TEAMS,
+        Kind.TEAMS.label,
+        (
+            EntryField(
+                "url",
+                mark("Workflow URL"),
+                mark("Of “When a Teams webhook request is received”."),
+                _URL_HELP,
+                is_secret=True,
+            ),
+        ),
         _read_teams,
     ),
     ChannelKind(
-        Kind.GOOGLE_CHAT, Kind.GOOGLE_CHAT.label,
-        (EntryField("url", "Webhook URL", f"From Apps & integrations of the space. {_URL_HELP}", is_secret=True),),
+        Kind.GOOGLE_CHAT,
+        Kind.GOOGLE_CHAT.label,
+        (
+            EntryField(
+                "url",
+                mark("Webhook URL"),
+                mark("From Apps & integrations of the space."),
+                _URL_HELP,
+                is_secret=True,
+            ),
+        ),
         _read_google_chat,
     ),
     ChannelKind(
-        Kind.TELEGRAM, Kind.TELEGRAM.label,
+        Kind.TELEGRAM,
+        Kind.TELEGRAM.label,
         (
-            EntryField("token", "Bot token", f"From @BotFather. {_TOKEN_HELP}", is_secret=True),
-            EntryField("chat", "Chat ID", "A number. Write to the bot first, or add it to the chat."),
+            EntryField("token", mark("Bot token"), mark("From @BotFather."), _TOKEN_HELP, is_secret=True),
+            EntryField("chat", mark("Chat ID"), mark("A number. Write to the bot first, or add it to the chat.")),
         ),
         _read_telegram,
     ),
     ChannelKind(
-        Kind.MATRIX, Kind.MATRIX.label,
+        Kind.MATRIX,
+        Kind.MATRIX.label,
         (
-            EntryField("server", "Homeserver", initial="https://matrix.org"),
-            EntryField("token", "Access token", f"Of an account in the room. {_TOKEN_HELP}", is_secret=True),
-            EntryField("room", "Room ID", "From the room's settings, such as !AbCdEf:example.org."),
+            EntryField("server", mark("Homeserver"), initial="https://matrix.org"),
+            EntryField(
+                "token", mark("Access token"), mark("Of an account in the room."), _TOKEN_HELP, is_secret=True
+            ),
+            EntryField("room", mark("Room ID"), mark("From the room's settings, such as !AbCdEf:example.org.")),
         ),
         _read_matrix,
     ),
     ChannelKind(
-        Kind.NTFY, Kind.NTFY.label,
+        Kind.NTFY,
+        Kind.NTFY.label,
         (
-            EntryField("server", "Server", initial="https://ntfy.sh"),
-            EntryField("topic", "Topic", "Anyone who knows a public topic can read it.", is_secret=True),
-            EntryField("token", "Access token", f"If the topic is protected. {_TOKEN_HELP}", is_secret=True,
-                       is_required=False),
+            EntryField("server", mark("Server"), initial="https://ntfy.sh"),
+            EntryField(
+                "topic", mark("Topic"), mark("Anyone who knows a public topic can read it."), is_secret=True
+            ),
+            EntryField(
+                "token",
+                mark("Access token"),
+                mark("If the topic is protected."),
+                _TOKEN_HELP,
+                is_secret=True,
+                is_required=False,
+            ),
         ),
         _read_ntfy,
     ),
     ChannelKind(
-        Kind.WEBHOOK, Kind.WEBHOOK.label,
+        Kind.WEBHOOK,
+        Kind.WEBHOOK.label,
         (
-            EntryField("url", "URL", f"Gets a POST with JSON. {_URL_HELP}", is_secret=True),
-            EntryField("token", "Bearer token", f"If the receiver asks for one. {_TOKEN_HELP}", is_secret=True,
-                       is_required=False),
+            EntryField("url", "URL", mark("Gets a POST with JSON."), _URL_HELP, is_secret=True),
+            EntryField(
+                "token",
+                mark("Bearer token"),
+                mark("If the receiver asks for one."),
+                _TOKEN_HELP,
+                is_secret=True,
+                is_required=False,
+            ),
         ),
         _read_webhook,
     ),
-)  # fmt: skip
+)

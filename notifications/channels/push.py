@@ -28,6 +28,7 @@ from dispatch.core.http.client import (
     TargetTimeout,
 )
 from dispatch.outbox.rules.responses import retry_after_s
+from notifications.channels import failure_reasons
 from notifications.channels.failure_reasons import MAX_RETRY_AFTER_S, Failure, describe_status
 
 # Push services take 4,096 bytes of ciphertext; header, padding and tag need 103 of them.
@@ -90,13 +91,15 @@ def send(
     try:
         response = asyncio.run(_post(browser, body, headers))
     except TargetTimeout:
-        raise NotTaken(Failure(f"{label} did not answer in time", is_permanent=False)) from None
+        raise NotTaken(Failure(failure_reasons.LATE.format(service=label), is_permanent=False)) from None
     except LookupDelayed:
-        raise NotTaken(Failure(f"{label} was not looked up in time", is_permanent=False)) from None
+        raise NotTaken(Failure(failure_reasons.NOT_LOOKED_UP.format(service=label), is_permanent=False)) from None
     except TargetError:
-        raise NotTaken(Failure(f"{label} could not be reached", is_permanent=False)) from None
+        raise NotTaken(Failure(failure_reasons.UNREACHABLE.format(service=label), is_permanent=False)) from None
     except ForbiddenTarget as error:
-        raise NotTaken(Failure(f"{label} may not be called: {error}", is_permanent=True)) from None
+        raise NotTaken(
+            Failure(failure_reasons.FORBIDDEN.format(service=label, why=error), is_permanent=True)
+        ) from None
     if not 200 <= response.status < 300:
         failure = describe_status(KIND, label, response.status, response.headers)
         if wait_s := retry_after_s(response.headers, clock.now()):  # a number or a date

@@ -14,6 +14,7 @@ from accounts.auth import throttling
 from accounts.models import Organization, User
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from notifications import rules
@@ -95,7 +96,9 @@ def save_new(row: AlertChannel, *, actor: Actor) -> None:
         Organization.objects.select_for_update(no_key=True).get(pk=row.organization_id)  # two adds at once
         own = AlertChannel.objects.of(row.organization_id).filter(user=row.user, removed_at=None)
         if own.count() >= most:
-            raise ValidationError({"kind": f"At most {most} channels are possible. Remove one first."})
+            raise ValidationError(
+                {"kind": _("At most {most} channels are possible. Remove one first.").format(most=most)}
+            )
         row.save()
         _append_event(row, "added", actor)
 
@@ -118,11 +121,12 @@ def send_test(row: AlertChannel, *, user: User, actor: Actor) -> Delivery:
     """
     (taken,) = throttling.take_tokens((f"alert-channel-test:{user.pk}", TEST_RATE))
     if taken.wait_ms:
-        raise TestRefused(f"Too many test messages. Try again in {-(-taken.wait_ms // 60_000)} min.")
+        minutes = -(-taken.wait_ms // 60_000)
+        raise TestRefused(_("Too many test messages. Try again in {minutes} min.").format(minutes=minutes))
     with transaction.atomic():
         channel = _lock_channel(row.pk)
         if channel.removed_at is not None:
-            raise TestRefused("This channel was removed.")
+            raise TestRefused(_("This channel was removed."))
         AlertChannel.objects.filter(pk=channel.pk).update(paused_until=None)
         event = _append_event(channel, "tested", actor)
         notification = Notification.objects.create(

@@ -21,6 +21,7 @@ from dispatch.core import clock, fault_injection
 from dispatch.core.db.isolation import FailureRule
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.runtime.fair_threads import FairThreads
+from dispatch.core.stored_texts import mark_stored
 from notifications import rendering
 from notifications.channels import chat
 from notifications.channels.failure_reasons import Failure
@@ -41,6 +42,7 @@ THREADS = {
     kind: FairThreads(f"chat_{kind}", threads=8, per_key=3, keeps_connection=False)
     for kind in AlertChannel.Kind.values
 }
+NOT_SENT = mark_stored("The message could not be sent")
 _skipped = RecentlyBlocked(5.0)
 
 
@@ -151,9 +153,7 @@ def _deliver(delivery_id: int) -> None:
         _record_failure(row, channel, error.failure, is_test=is_test)
     except Exception:  # such as a template's, or a config that no key can decrypt
         log.exception("notification_send_failed", delivery=row.pk, channel=row.channel)
-        _record_failure(
-            row, channel, Failure("The message could not be sent", is_permanent=False), is_test=is_test
-        )
+        _record_failure(row, channel, Failure(NOT_SENT, is_permanent=False), is_test=is_test)
     else:
         fault_injection.crash_point("notifications.chat.sent")
         end_delivery(row, Status.SENT)

@@ -10,6 +10,7 @@ from accounts.models import Organization, User
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.core.models import Event
 from notifications import rules
 from notifications.models import Claim, Notification
@@ -42,9 +43,9 @@ def claim(
             if not take_over:
                 since = row.claimed_at.astimezone(ZoneInfo(organization.time_zone))
                 raise Conflict(
-                    f"{row.user} claimed this at {since:%H:%M:%S %Z}.",
+                    _("{name} claimed this at {time}.").format(name=row.user, time=f"{since:%H:%M:%S %Z}"),
                     by=Actor("user", row.user_id, str(row.user)),
-                    did="claimed it",
+                    did=_("claimed it"),
                     at=row.claimed_at,
                 )
             Claim.objects.filter(pk=row.pk).update(user=user, claimed_at=clock.now())

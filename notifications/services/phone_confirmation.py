@@ -24,6 +24,9 @@ from accounts.auth import throttling
 from accounts.models import Membership, Organization, User
 from dispatch.core import clock, events, keyed_hashes
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import ngettext
+from dispatch.core.stored_texts import translate_stored
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call, Text
 from notifications.models import PhoneConfirmation
@@ -119,10 +122,10 @@ def _failure(row: PhoneConfirmation) -> str:
     text = telephony.text_of(PURPOSE, row.pk, row.codes_sent)
     failed = (Text.Status.UNDELIVERED, Text.Status.FAILED, Text.Status.REJECTED, Text.Status.NOT_SENT)
     if text is not None:
-        return "The text with the code was not delivered." if text.status in failed else ""
+        return _("The text with the code was not delivered.") if text.status in failed else ""
     call = telephony.calls_of(PURPOSE, row.pk).filter(attempt=row.codes_sent).first()
     is_over = call is not None and call.ended_at is not None and call.answered_at is None
-    return "The call with the code was not answered." if is_over else ""
+    return _("The call with the code was not answered.") if is_over else ""
 
 
 # --- Sending -----------------------------------------------------------------------------------------------------
@@ -133,9 +136,9 @@ def send_code(user: User, organization: Organization, *, by_call: bool, address:
     """
     user = User.objects.get(pk=user.pk)
     if not user.phone:
-        raise CodeNotSent("Enter your phone number first.")
+        raise CodeNotSent(_("Enter your phone number first."))
     if not needs_confirmation(organization.pk, user):
-        raise CodeNotSent("This number is already confirmed.")
+        raise CodeNotSent(_("This number is already confirmed."))
     _take_tokens(user, organization.pk, address)
     try:
         with transaction.atomic():
@@ -146,13 +149,16 @@ def send_code(user: User, organization: Organization, *, by_call: bool, address:
                 _create_text(organization, row, actor)
             _append_event(row, "phone_code_sent", actor, by="call" if by_call else "text")
     except telephony.OptedOut as error:
-        raise CodeNotSent("This number opted out of texts (STOP). Get the code by call.") from error
+        raise CodeNotSent(_("This number opted out of texts (STOP). Get the code by call.")) from error
     except (telephony.TextNotAllowed, telephony.CallNotAllowed) as error:
-        raise CodeNotSent(f"{organization} can't reach this number: {error}") from error
+        why = translate_stored(str(error))
+        words = _("{organization} can't reach this number: {why}").format(organization=organization, why=why)
+        raise CodeNotSent(words) from error
     except telephony.NoTextNumber as error:
-        raise CodeNotSent(f"None of {organization}'s numbers can send texts. Get the code by call.") from error
+        words = _("None of {organization}'s numbers can send texts. Get the code by call.")
+        raise CodeNotSent(words.format(organization=organization)) from error
     except (telephony.NoLine, telephony.PhoneBusy) as error:
-        raise CodeNotSent("No line is free for the call. Try again in a minute.") from error
+        raise CodeNotSent(_("No line is free for the call. Try again in a minute.")) from error
 
 
 def _take_tokens(user: User, organization_id: int, address: str) -> None:
@@ -170,7 +176,7 @@ def _take_tokens(user: User, organization_id: int, address: str) -> None:
     )
     if wait_ms := max(one.wait_ms for one in taken):
         minutes = math.ceil(wait_ms / 60_000)
-        raise CodeNotSent(f"Too many codes were sent. Try again in {minutes} min.")
+        raise CodeNotSent(_("Too many codes were sent. Try again in {minutes} min.").format(minutes=minutes))
 
 
 def _start_code(organization_id: int, user: User) -> PhoneConfirmation:
@@ -209,7 +215,7 @@ def _create_text(organization: Organization, row: PhoneConfirmation, actor: Acto
 def _create_call(organization: Organization, row: PhoneConfirmation, actor: Actor) -> Call:
     pool = call_pool(organization.pk)
     if pool is None or row.expires_at is None:
-        raise CodeNotSent(f"{organization} has no number that places calls.")
+        raise CodeNotSent(_("{organization} has no number that places calls.").format(organization=organization))
     return telephony.create_call(
         organization=organization,
         purpose=PURPOSE,
@@ -261,16 +267,18 @@ def confirm_phone(user: User, organization_id: int, code: str, *, actor: Actor) 
 
 def _refusal(row: PhoneConfirmation | None, entered: str) -> str:
     if row is None or not is_current(row, row.codes_sent):
-        return "The code has expired. Send a new one."
+        return _("The code has expired. Send a new one.")
     if row.wrong_codes >= MAX_WRONG_CODES:
-        return "Too many wrong codes. Send a new one."
+        return _("Too many wrong codes. Send a new one.")
     # every comparison takes the same time, whatever was entered
     matches = [hmac.compare_digest(entered.encode(), known.encode()) for known in _codes(row, row.codes_sent)]
     if any(matches):
         return ""
     left = MAX_WRONG_CODES - row.wrong_codes - 1
-    tries = f"{left} {'try' if left == 1 else 'tries'} left" if left else "Send a new one"
-    return f"Wrong code. {tries}."
+    if not left:
+        return _("Wrong code. Send a new one.")
+    words = ngettext("Wrong code. {left} try left.", "Wrong code. {left} tries left.", left)
+    return words.format(left=left)
 
 
 def _append_event(row: PhoneConfirmation, verb: str, actor: Actor, **data: Any) -> None:

@@ -20,6 +20,7 @@ from dispatch.core import clock, fault_injection
 from dispatch.core.db.isolation import FailureRule
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.runtime.fair_threads import FairThreads
+from dispatch.core.stored_texts import mark_stored
 from notifications import push_rendering
 from notifications.channels import push
 from notifications.channels.failure_reasons import Failure
@@ -36,6 +37,8 @@ log = structlog.get_logger(__name__)
 BATCH = 500
 RETRIES_S = (2, 5, 15, 60, 300, 900)
 THREADS = FairThreads("push", threads=8, per_key=3, keeps_connection=False)
+NOT_IN_TIME = mark_stored("It was not sent in time")
+NOT_SENT = mark_stored("The notification could not be sent")
 _skipped = RecentlyBlocked(5.0)
 
 
@@ -131,7 +134,7 @@ def _deliver(message_id: int) -> None:
             push_results.end_message(row, Status.DROPPED)
             return
         if row.expires_at <= clock.now():
-            push_results.end_message(row, Status.FAILED, row.error or "It was not sent in time")
+            push_results.end_message(row, Status.FAILED, row.error or NOT_IN_TIME)
             return
         fault_injection.crash_point("notifications.push.claimed")
         keys, browser = push_keys.load_keys(), _browser_of(subscription)
@@ -142,7 +145,7 @@ def _deliver(message_id: int) -> None:
         _record_failure(row, error, is_same_key=subscription.server_key == keys.public)
     except Exception:  # such as a template's, or keys that cannot be decrypted
         log.exception("push_send_failed", message=row.pk)
-        failure = Failure("The notification could not be sent", is_permanent=False)
+        failure = Failure(NOT_SENT, is_permanent=False)
         _record_failure(row, push.NotTaken(failure), is_same_key=True)
     else:
         fault_injection.crash_point("notifications.push.sent")

@@ -13,12 +13,12 @@ from django.urls import reverse
 from django.utils import translation
 
 from accounts.models import User
-from dispatch.console.board.reasons import translate_reason
 from dispatch.core import events, languages
+from dispatch.jobs.reasons import translate_reason
 from notifications.consumers import NotificationsConsumer
 from notifications.models import Notification
 from tests.support.tenants import Tenant
-from tests.unmarked_texts import find_unmarked, unmarked_in_script, unmarked_in_template
+from tests.unmarked_texts import find_unmarked, unmarked_in_module, unmarked_in_script, unmarked_in_template
 
 pytestmark = pytest.mark.django_db
 
@@ -130,6 +130,18 @@ def test_unmarked_texts_are_found():
     assert unmarked_in_script(script) == ["It is gone"]
 
 
+def test_unmarked_refusals_are_found():
+    source = """
+raise Conflict("It has changed.")
+raise ValidationError({"name": f"At most {most} letters."}, code="too long for a name")
+raise ValidationError({"name": _("Enter a name."), "kind": [mark("Choose one."), "Two words"]})
+messages.success(request, "Saved it.")
+raise ValueError("No text for people.")
+"""
+    found = ["It has changed.", "At most 1 letters.", "Two words", "Saved it."]
+    assert unmarked_in_module(source) == found
+
+
 def test_texts_of_the_console_are_marked():
     assert find_unmarked() == []
 
@@ -147,12 +159,12 @@ def test_socket_and_api_send_notifications_in_the_page_s_language(ours: Tenant, 
     )
     ours.sign_in(client, speak(ours.dispatcher, "es"))
     shown = client.get(f"/api/v1/notifications/{row.pk}/").json()
-    assert shown["title"] == "Un técnico no puede ir. Trabajo 12"
+    assert shown["title"] == "Trabajo 12: Bob no puede ir"
     speak(ours.dispatcher, "en")
     assert client.get(f"/api/v1/notifications/{row.pk}/").json()["title"] == row.title
     socket = NotificationsConsumer()
     socket.language = "es"
-    assert socket._serialize([row])[0]["title"] == "Un técnico no puede ir. Trabajo 12"
+    assert socket._serialize([row])[0]["title"] == "Trabajo 12: Bob no puede ir"
     assert languages.active() == "en"
 
 

@@ -116,7 +116,7 @@ def _why_not(action: Action, job: Job) -> str:
     A job without a position would be geocoded over the network, and needs another address anyway.
     """
     if action not in allowed_actions(job, ringing=False):
-        return _(str(job.get_status_display())).lower()
+        return _(str(job.get_status_display()).lower())
     return _("address not found") if action is Action.DISPATCH_AGAIN and job.lat is None else ""
 
 

@@ -15,7 +15,6 @@ from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.board import technician_picker
 from dispatch.console.board.cards import cards_of, with_card_data
-from dispatch.console.board.reasons import translate_reason
 from dispatch.console.board.thread import build_thread
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
@@ -33,6 +32,7 @@ from dispatch.jobs.action_forms import (
     perform_action,
 )
 from dispatch.jobs.models import Candidate, Job, Offer
+from dispatch.jobs.reasons import translate_reason
 from dispatch.jobs.rules import Action
 from dispatch.jobs.services.notices import describe_deferred
 from dispatch.jobs.timeline import load_timeline

@@ -37,7 +37,7 @@ def alert_link(request: HttpRequest, row: Delivery) -> HttpResponse:
         "organization": row.organization,
         "alert": alert,
         "person": user,
-        "title": rendering.title_of(notification),
+        "title": rendering.title_and_body(notification)[0],
         "is_open": alert.status == Alert.Status.OPEN,
         "is_theirs": alert.acknowledged_by_id == user.pk,
         "link": rendering.link_to(notification),

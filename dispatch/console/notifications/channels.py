@@ -12,11 +12,13 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from notifications.channels.kinds import EntryField, offered_kinds
 from notifications.models import AlertChannel
 from notifications.services import alert_links, chat_channels
 
-NAME = EntryField("name", "Name", "How you recognize it, such as “Night shift”.", is_required=False)
+NAME = EntryField("name", mark("Name"), mark("How you recognize it, such as “Night shift”."), is_required=False)
 
 
 @require_http_methods(["GET", "POST"])
@@ -66,7 +68,7 @@ def remove_channel(request: HttpRequest, channel_id: int) -> HttpResponse:
     """Remove one of the user's channels."""
     row = _own(request, channel_id)
     chat_channels.remove_channel(row, actor=request.actor)
-    messages.success(request, f"{row.name} was removed.")
+    messages.success(request, _("{name} was removed.").format(name=row.name))
     return _back(request)
 
 

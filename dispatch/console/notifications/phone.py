@@ -16,6 +16,7 @@ from dispatch.console.notifications.preferences import render_settings
 from dispatch.console.views_base import console_view
 from dispatch.core.languages import gettext as _
 from dispatch.core.phone_numbers import InvalidPhone, parse_phone
+from dispatch.core.stored_texts import translate_stored
 from dispatch.core.web.client_addresses import limit_key
 from dispatch.telephony.rules import why_not_callable
 from notifications.services import phone_confirmation
@@ -93,9 +94,12 @@ def _read_phone(entered: str, request: HttpRequest) -> tuple[str, str]:
     try:
         number = parse_phone(entered, request.organization.default_region)
     except InvalidPhone as error:
-        return "", str(error)
+        return "", translate_stored(str(error))
     why = why_not_callable(number.as_e164, request.organization.allowed_countries)
-    return ("", f"{request.organization} can't call this number: {why}") if why else (number.as_e164, "")
+    if not why:
+        return number.as_e164, ""
+    words = _("{organization} can't call this number: {why}")
+    return "", words.format(organization=request.organization, why=translate_stored(why))
 
 
 def _back(request: HttpRequest) -> HttpResponse:

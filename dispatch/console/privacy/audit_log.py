@@ -10,12 +10,14 @@ from django import forms
 from django.contrib import admin
 from django.http import HttpResponse, HttpResponseBase
 from django.template.response import TemplateResponse
+from django.utils.translation import gettext_lazy
 from unfold.widgets import UnfoldAdminDateWidget
 
 from accounts import tenancy
 from accounts.models import Organization
 from dispatch.core import clock, events
 from dispatch.core.audit import export
+from dispatch.core.languages import gettext as _
 
 MAX_EVENTS = 50_000  # of one download; the command exports more
 
@@ -23,15 +25,23 @@ MAX_EVENTS = 50_000  # of one download; the command exports more
 class PeriodForm(forms.Form):
     """Choose the days of the export, in the organization's time zone."""
 
-    since = forms.DateField(required=False, label="From", widget=UnfoldAdminDateWidget, help_text="First day.")
+    since = forms.DateField(
+        required=False,
+        label=gettext_lazy("From"),
+        widget=UnfoldAdminDateWidget,
+        help_text=gettext_lazy("First day."),
+    )
     until = forms.DateField(
-        required=False, label="To", widget=UnfoldAdminDateWidget, help_text="Last day. Empty: until now."
+        required=False,
+        label=gettext_lazy("To"),
+        widget=UnfoldAdminDateWidget,
+        help_text=gettext_lazy("Last day. Empty: until now."),
     )
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or {}
         if cleaned.get("since") and cleaned.get("until") and cleaned["until"] < cleaned["since"]:
-            self.add_error("until", "Must not be before the first day.")
+            self.add_error("until", _("Must not be before the first day."))
         return cleaned
 
 
@@ -44,9 +54,12 @@ def page(request: Any) -> HttpResponseBase:
         rows = list(export.export_events(organization.pk, *_period(organization, since, until), MAX_EVENTS + 1))
         if len(rows) <= MAX_EVENTS:
             return _download(request, organization, rows, since, until)
-        form.add_error(None, f"This period has more than {MAX_EVENTS:,} events. Choose a shorter one.")
+        form.add_error(
+            None,
+            _("This period has more than {most} events. Choose a shorter one.").format(most=f"{MAX_EVENTS:,}"),
+        )
     context = {
-        **admin.site.each_context(request), "title": "Audit log", "organization": organization, "form": form,
+        **admin.site.each_context(request), "title": _("Audit log"), "organization": organization, "form": form,
     }  # fmt: skip
     return TemplateResponse(request, "admin/audit_log.html", context, headers={"Cache-Control": "no-store"})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from accounts.models import Membership, Organization
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
 from dispatch.core.phone_numbers import InvalidPhone, parse_phone
 from dispatch.core.privacy.personal_data import DataSubject
 from dispatch.technicians.models import Technician
@@ -22,7 +23,7 @@ def find_person(
     """
     values = [value for value in (phone, email, technician, user) if value]
     if len(values) != 1:
-        raise AmbiguousPerson("Enter exactly one: phone, email, technician or member.")
+        raise AmbiguousPerson(_("Enter exactly one: phone, email, technician or member."))
     if phone:
         try:
             number = parse_phone(phone, organization.default_region)
@@ -34,11 +35,16 @@ def find_person(
     if technician:
         row = Technician.objects.of(organization).filter(pk=read_id(technician) or 0).first()
         if row is None:
-            raise AmbiguousPerson(f"{organization} has no technician {technician}.")
+            raise AmbiguousPerson(
+                _("{organization} has no technician {number}.").format(
+                    organization=organization, number=technician
+                )
+            )
         return DataSubject(organization.pk, phone=str(row.phone), technician_id=row.pk)
     members = Membership.objects.of(organization).select_related("user")
     member = members.filter(user__email=user.strip().lower()).first()
     if member is None:
-        raise AmbiguousPerson(f"{organization} has no member with the email {user}.")
+        words = _("{organization} has no member with the email {email}.")
+        raise AmbiguousPerson(words.format(organization=organization, email=user))
     account = member.user
     return DataSubject(organization.pk, phone=str(account.phone), email=account.email, user_id=account.pk)

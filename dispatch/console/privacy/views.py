@@ -9,10 +9,12 @@ from django import forms
 from django.contrib import admin
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.template.response import TemplateResponse
+from django.utils.translation import gettext_lazy
 from unfold.widgets import UnfoldAdminEmailInputWidget, UnfoldAdminTextInputWidget
 
 from accounts import tenancy
 from dispatch.console.privacy import lookup
+from dispatch.core.languages import gettext as _
 from dispatch.core.privacy import personal_data
 
 CONFIRMATION = "erase"
@@ -23,22 +25,33 @@ class PersonForm(forms.Form):
 
     phone = forms.CharField(
         required=False,
+        label=gettext_lazy("Phone"),
         max_length=32,
         widget=UnfoldAdminTextInputWidget,
-        help_text=("Phone number of a customer or lead."),
+        help_text=gettext_lazy("Phone number of a customer or lead."),
     )
     email = forms.EmailField(
-        required=False, label="Email", widget=UnfoldAdminEmailInputWidget, help_text="Email of a customer."
+        required=False,
+        label=gettext_lazy("Email"),
+        widget=UnfoldAdminEmailInputWidget,
+        help_text=gettext_lazy("Email of a customer."),
     )
     technician = forms.CharField(
-        required=False, max_length=18, widget=UnfoldAdminTextInputWidget, help_text="The technician's id."
+        required=False,
+        max_length=18,
+        label=gettext_lazy("Technician"),
+        widget=UnfoldAdminTextInputWidget,
+        help_text=gettext_lazy("The technician's id."),
     )
     user = forms.EmailField(
-        required=False, label="Member", widget=UnfoldAdminEmailInputWidget, help_text="Email of a member."
+        required=False,
+        label=gettext_lazy("Member"),
+        widget=UnfoldAdminEmailInputWidget,
+        help_text=gettext_lazy("Email of a member."),
     )
     confirmation = forms.CharField(
         required=False, max_length=10, widget=UnfoldAdminTextInputWidget,
-        help_text=f"To erase, type {CONFIRMATION} here.",
+        label=gettext_lazy("Confirmation"), help_text=gettext_lazy("To erase, type erase here."),
     )  # fmt: skip
 
 
@@ -60,7 +73,7 @@ def page(request: Any) -> HttpResponseBase:
                     "done": True,
                 }
             else:
-                form.add_error("confirmation", f"Type {CONFIRMATION} to confirm.")
+                form.add_error("confirmation", _("Type {word} to confirm.").format(word=CONFIRMATION))
         except (lookup.AmbiguousPerson, personal_data.StillNeeded) as error:
             form.add_error(None, str(error))
     return _render_page(request, shown)
@@ -75,5 +88,5 @@ def _download(person: personal_data.DataSubject, request: Any) -> HttpResponse:
 
 
 def _render_page(request: HttpRequest, context: dict[str, Any]) -> HttpResponseBase:
-    context = {**admin.site.each_context(request), "title": "Personal data", **context}
+    context = {**admin.site.each_context(request), "title": _("Personal data"), **context}
     return TemplateResponse(request, "admin/personal_data.html", context, headers={"Cache-Control": "no-store"})

@@ -24,6 +24,7 @@ from dispatch.console.reports.subscriptions import subscription_of
 from dispatch.console.views_base import console_view
 from dispatch.core import csv_files
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
 from dispatch.jobs.public.common import with_signed_link
 
 CSV_PAGE = 500
@@ -92,14 +93,14 @@ def subscribe(request: HttpRequest, slug: str) -> HttpResponse:
     """Subscribe the user to a report by e-mail, change the subscription, or end it (`stop`)."""
     kind, membership = _kind_of(slug), request.membership
     if membership is None:
-        raise PermissionDenied("You are not a member of this organization.")
+        raise PermissionDenied(_("You are not a member of this organization."))
     actor, row = actor_of(membership.user), subscription_of(membership, kind.slug)
     hour, frequency = read_id(request.POST.get("hour")), request.POST.get("frequency", "")
     if "stop" in request.POST:
         if row is not None:
             subscriptions.unsubscribe(row, "asked", actor=actor)
     elif hour is None or hour > 23 or frequency not in ReportSubscription.Frequency.values:
-        raise BadRequest("Choose how often and at which hour the report is sent.")
+        raise BadRequest(_("Choose how often and at which hour the report is sent."))
     elif settings.EMAIL_IS_SET_UP:
         subscriptions.subscribe(membership, kind.slug, frequency, hour, actor=actor)
     address = reverse("console:reports") if kind.is_overview else reverse("console:report", args=[kind.slug])

@@ -11,10 +11,11 @@ from django.utils.html import format_html, format_html_join, json_script
 from django.utils.safestring import SafeString
 from phonenumber_field.phonenumber import PhoneNumber, to_python
 
-from dispatch.console.board.reasons import translate_reason
 from dispatch.core import clock, languages
 from dispatch.core.languages import gettext as _
 from dispatch.core.script_texts import load_catalog
+from dispatch.core.stored_texts import translate_stored
+from dispatch.jobs.reasons import translate_reason
 from dispatch.technicians.rules import distance_words, road_words
 
 register = template.Library()
@@ -139,6 +140,12 @@ def national(phone: object) -> SafeString | str:
 def reasoned(reason: str) -> str:
     """Translate why a technician is or is not eligible."""
     return translate_reason(reason)
+
+
+@register.filter
+def stored(text: object) -> str:
+    """Translate a sentence that is stored in English, such as the error of a channel."""
+    return translate_stored(str(text)) if text else ""
 
 
 @register.filter

@@ -12,11 +12,11 @@ from django.views.decorators.http import require_GET
 
 from dispatch.console import views_base
 from dispatch.console.board import job_panel, technician_picker
-from dispatch.console.board.reasons import translate_reason
 from dispatch.console.timeline import plan
 from dispatch.console.views_base import console_view
 from dispatch.core import clock
 from dispatch.core.ids import read_id
+from dispatch.jobs.reasons import translate_reason
 
 # Days from today that can be shown.
 FARTHEST = 366

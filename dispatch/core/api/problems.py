@@ -33,6 +33,8 @@ from rest_framework.settings import api_settings
 
 from dispatch.core.db.errors import is_missing_reference, is_temporary
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 
 log = structlog.get_logger(__name__)
 CONTENT_TYPE = "application/problem+json"
@@ -54,7 +56,7 @@ class Conflict(exceptions.APIException):
     """
 
     status_code = status.HTTP_409_CONFLICT
-    default_detail = "This was changed in the meantime. Reload and try again."
+    default_detail = mark("This was changed in the meantime. Reload and try again.")
     default_code = "conflict"
 
     def __init__(
@@ -76,13 +78,13 @@ class Conflict(exceptions.APIException):
         }
         if detail is None and actor and did:
             detail = f"{actor.label} {did}" + (f" at {at:%Y-%m-%d %H:%M:%S} UTC." if at else ".")
-        super().__init__(detail, code)
+        super().__init__(detail or _(str(self.default_detail)), code)
 
 
 class MissingReference(Conflict):
     """409: the request named a row that was deleted meanwhile, or deleted a row that is now in use."""
 
-    default_detail = "Something in this request was deleted, or is now in use. Reload and try again."
+    default_detail = mark("Something in this request was deleted, or is now in use. Reload and try again.")
     default_code = "missing_reference"
 
 

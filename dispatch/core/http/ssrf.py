@@ -14,6 +14,10 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from yarl import URL
 
+from dispatch.core.http import request_errors  # noqa: F401  (registers the forms)
+from dispatch.core.languages import gettext as _
+from dispatch.core.stored_texts import translate_stored
+
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -156,5 +160,5 @@ def check_target_url(url: str) -> None:
         if parse_literal(host) is not None:
             check_address(host, parse_networks(tuple(settings.HTTP_ALLOWED_NETWORKS)))
     except ForbiddenTarget as error:
-        text = str(error)
-        raise ValidationError(f"This URL can't be called: {text}.", code="refused") from None
+        words = _("This URL can't be called: {why}.").format(why=translate_stored(str(error)))
+        raise ValidationError(words, code="refused") from None

@@ -15,6 +15,7 @@ from accounts.api.base import OwnedRelatedField, OwnedSlugRelatedField
 from accounts.models import Organization
 from dispatch.core import clock
 from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.languages import gettext as _
 from dispatch.jobs import rules, timeline
 from dispatch.jobs.action_forms import allowed_actions
 from dispatch.jobs.models import Candidate, Job, JobText, Offer, Priority, ServiceType, Submission
@@ -82,7 +83,7 @@ class ArrivalWindowSerializer(StrictSerializer):
     def validate(self, attrs: dict[str, Any]) -> ArrivalWindow:
         window = ArrivalWindow(attrs["start"], attrs["end"])
         if problem := window.problem(clock.now()):
-            raise serializers.ValidationError({"start" if "start within" in problem else "end": problem})
+            raise serializers.ValidationError({"start" if "start within" in problem else "end": _(problem)})
         return window
 
     def to_representation(self, instance: ArrivalWindow) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from phonenumber_field.modelfields import PhoneNumberField
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
+from dispatch.core.languages import mark
 from dispatch.technicians.models import Technician
 
 
@@ -16,12 +17,12 @@ class CustomerTextKind(models.TextChoices):
     A job has at most one row of each kind, except `assigned`: one for each technician.
     """
 
-    RECEIVED = "received", "the request was received"
-    ASSIGNED = "assigned", "a technician is coming"
-    ON_THE_WAY = "on_the_way", "the technician is on the way"
-    RUNNING_LATE = "running_late", "the technician is running late"
-    COMPLETED = "completed", "the work is done"
-    CANCELLED = "cancelled", "the request was canceled"
+    RECEIVED = "received", mark("the request was received")
+    ASSIGNED = "assigned", mark("a technician is coming")
+    ON_THE_WAY = "on_the_way", mark("the technician is on the way")
+    RUNNING_LATE = "running_late", mark("the technician is running late")
+    COMPLETED = "completed", mark("the work is done")
+    CANCELLED = "cancelled", mark("the request was canceled")
 
 
 class CustomerTextPolicy(OwnedModel):

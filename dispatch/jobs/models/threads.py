@@ -5,6 +5,7 @@ from django.db.models import Q
 
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
+from dispatch.core.languages import mark
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Text
 
@@ -41,11 +42,11 @@ class TechnicianNotice(OwnedModel):
     """
 
     class News(models.TextChoices):
-        ASSIGNED = "assigned", "the job was assigned to them"
-        REASSIGNED = "reassigned", "the job was reassigned"
-        CANCELLED = "cancelled", "the job was canceled"
-        CHANGED = "changed", "the job has changed"
-        REOPENED = "reopened", "the job was reopened"
+        ASSIGNED = "assigned", mark("the job was assigned to them")
+        REASSIGNED = "reassigned", mark("the job was reassigned")
+        CANCELLED = "cancelled", mark("the job was canceled")
+        CHANGED = "changed", mark("the job has changed")
+        REOPENED = "reopened", mark("the job was reopened")
 
     class Status(models.TextChoices):
         SENDING = "sending", "Sending"

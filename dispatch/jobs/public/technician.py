@@ -19,6 +19,7 @@ from dispatch.core.events import Actor
 from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
+from dispatch.core.stored_texts import translate_stored
 from dispatch.jobs import geocoding, services, signed_links
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.public.common import choose_words, confirmation_of, with_signed_link
@@ -97,8 +98,7 @@ def _set_position(technician: Technician, form: Any) -> str:
             lat=None, lng=None, address=place, organization=technician.organization
         )
         if location is None:
-            unknown = _("We can't find this place. Your position was not changed.")
-            raise ActionRefused(choose_words(f"{why} Your position was not changed.", unknown))
+            raise ActionRefused(translate_stored(why) + " " + _("Your position was not changed."))
         lat, lng = location.lat, location.lng
     if not (-90 <= lat <= 90 and -180 <= lng <= 180):
         raise ActionRefused(_("The coordinates are out of range. Your position was not changed."))

@@ -35,6 +35,7 @@ from dispatch.jobs.rules.ranking import (
 from dispatch.jobs.rules.slots import Slots, offers_wanted, slots_of
 from dispatch.jobs.rules.transitions import (
     DONE_TO,
+    IMPOSSIBLE,
     LEGAL,
     NOT_FOR_DISPATCHERS,
     OFFER_LEGAL,
@@ -45,6 +46,7 @@ from dispatch.jobs.rules.transitions import (
 
 __all__ = [
     "DONE_TO",
+    "IMPOSSIBLE",
     "LEGAL",
     "MISSES",
     "NOT_FOR_DISPATCHERS",

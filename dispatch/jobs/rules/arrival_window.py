@@ -31,13 +31,13 @@ class ArrivalWindow:
     def problem(self, now: datetime) -> str:
         """Return why the window cannot be promised, or ""."""
         if self.end <= self.start:
-            return "The arrival window must end after it starts."
+            return mark("The arrival window must end after it starts.")
         if self.end - self.start > LONGEST:
-            return "The arrival window must be 24 hours or shorter."
+            return mark("The arrival window must be 24 hours or shorter.")
         if self.end <= now:
-            return "The arrival window is in the past."
+            return mark("The arrival window is in the past.")
         if self.start > now + FARTHEST:
-            return "The arrival window must start within a year."
+            return mark("The arrival window must start within a year.")
         return ""
 
     def calls_begin(self, lead_s: int) -> datetime:

@@ -7,6 +7,8 @@ that may follow each status.
 from collections.abc import Mapping
 from enum import StrEnum
 
+from dispatch.core.languages import mark
+
 
 class Action(StrEnum):
     """Actions on a job. Dispatchers can take all but the last three, which are for technicians and the cascade."""
@@ -74,7 +76,7 @@ LEGAL: Mapping[tuple[str, Action], str] = {
     ("cancelled", Action.DISPATCH_AGAIN): "dispatching",
 }
 
-# The participle for "This job is <status>, so it can't be …".
+# The participle for "Job 12: <done>.", in the admin.
 DONE_TO = {
     Action.ASSIGN: "assigned",
     Action.DISPATCH_AGAIN: "dispatched again",
@@ -96,6 +98,32 @@ DONE_TO = {
     Action.ACCEPT: "accepted",
     Action.GIVE_UP: "given up",
     Action.CALL_AFTER_OUTAGE: "called again after an outage",
+}
+
+# Statuses within a sentence, besides those of DONE_TO.
+STATUS_WORDS = (mark("dispatching"), mark("pending"))
+# What follows "This job is <status>, so".
+IMPOSSIBLE = {
+    Action.ASSIGN: mark("it can't be assigned"),
+    Action.DISPATCH_AGAIN: mark("it can't be dispatched again"),
+    Action.CALL_NEXT: mark("it can't be moved to the next technician"),
+    Action.EXTEND: mark("it can't be given more time"),
+    Action.PAUSE: mark("it can't be paused"),
+    Action.RESUME: mark("it can't be resumed"),
+    Action.CORRECT: mark("it can't be corrected"),
+    Action.CANNOT_MAKE_IT: mark("it can't be given back by its technician"),
+    Action.CANCEL: mark("it can't be canceled"),
+    Action.ON_THE_WAY: mark("it can't be marked as on the way"),
+    Action.MARK_STARTED: mark("it can't be started"),
+    Action.COMPLETE: mark("it can't be completed"),
+    Action.REOPEN: mark("it can't be reopened"),
+    Action.MERGE_DUPLICATE: mark("it can't be merged"),
+    Action.NOT_A_DUPLICATE: mark("it can't be marked as no duplicate"),
+    Action.TECHNICIAN_TOLD: mark("it can't be marked as known to the technician"),
+    Action.REPORT_LATE: mark("it can't be reported as late"),
+    Action.ACCEPT: mark("it can't be accepted"),
+    Action.GIVE_UP: mark("it can't be given up"),
+    Action.CALL_AFTER_OUTAGE: mark("it can't be called again after an outage"),
 }
 
 # A key that arrived in time, or that takes a job nobody has, counts after its offer was closed.

@@ -20,9 +20,12 @@ from django.db.models import Q
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
+from dispatch.core.stored_texts import mark_stored
 from dispatch.jobs import geocoding, policies, timeline
 from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
-from dispatch.jobs.rules import DONE_TO, Action, Outcome, status_after
+from dispatch.jobs.reasons import translate_reason
+from dispatch.jobs.rules import IMPOSSIBLE, Action, Outcome, status_after
 from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.jobs.rules.duplicates import address_key
 from dispatch.jobs.rules.phrases import join_names
@@ -33,6 +36,14 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony import services as telephony
 
 MAX_EXTENSION_S = 3600
+# Why offers were withdrawn, stored with them.
+REASSIGNED_BY_HAND = mark_stored("manually assigned to {name}")
+REASSIGNED = mark_stored("reassigned to {name}")
+CALLED_NEXT = mark_stored("{name} called the next technician")
+PAUSED_BY = mark_stored("paused by {name}")
+JOB_CANCELED = mark_stored("the job was canceled")
+CANNOT_MAKE_IT = mark_stored("cannot make it")
+THEY_CANNOT_MAKE_IT = mark_stored("they can't make it")
 News = TechnicianNotice.News
 
 
@@ -96,20 +107,20 @@ def assign(
         live = transitions.live_offers(job)
         technician = Technician.objects.of(job.organization_id).filter(pk=technician_id, is_active=True).first()
         if technician is None:
-            raise ValidationError({"technician": "Unknown or inactive technician."})
+            raise ValidationError({"technician": _("Unknown or inactive technician.")})
         if job.status == Job.Status.ASSIGNED and job.technician_id == technician_id:
-            raise ValidationError({"technician": f"{technician.name} already has this job."})
+            raise ValidationError({"technician": _("{name} already has this job.").format(name=technician.name)})
         freed = (*(offer.technician_id for offer in live), job.technician_id)
         technicians.lock_technicians([technician.pk, *filter(None, freed)])
         if not Technician.objects.filter(pk=technician.pk, is_active=True).exists():  # deactivated meanwhile
-            raise ValidationError({"technician": "Unknown or inactive technician."})
+            raise ValidationError({"technician": _("Unknown or inactive technician.")})
         warnings = tuple(_warnings(job, technician, live, window))
         if warnings and not confirm_unfit:
             return AssignResult(job, warnings, assigned=False)
-        reason = f"manually assigned to {technician.name}"
+        reason = REASSIGNED_BY_HAND.format(name=technician.name)
         slots.withdraw_offers(job, Outcome.ASSIGNED_BY_HAND, reason, actor)
         _release_technician(
-            job, Outcome.ASSIGNED_BY_HAND, f"reassigned to {technician.name}", actor, News.REASSIGNED
+            job, Outcome.ASSIGNED_BY_HAND, REASSIGNED.format(name=technician.name), actor, News.REASSIGNED
         )
         windows.set_window(job, window, actor)
         transitions.assign_to(job, technician.pk, actor=actor, technician=technician.name, by="hand", note=note)
@@ -123,7 +134,7 @@ def call_next_now(job_id: int, *, actor: Actor, version: int | None = None, note
     """
     travel.load_before_action(job_id, is_held=True)
     with locked_for_action(job_id, Action.CALL_NEXT, version) as job:
-        slots.withdraw_offers(job, Outcome.SKIPPED, f"{actor.label} called the next technician", actor)
+        slots.withdraw_offers(job, Outcome.SKIPPED, CALLED_NEXT.format(name=actor.label), actor)
         slots.release_holds(job)
         is_quiet = job.waiting_for == transitions.Waiting.QUIET_HOURS
         if job.waiting_for in ranking.HELD:
@@ -143,14 +154,14 @@ def extend(job_id: int, seconds: int, *, actor: Actor, version: int | None = Non
     Requires a ringing phone, because the deadline starts then. Raises ValidationError {seconds} outside 1…3600.
     """
     if not 1 <= seconds <= MAX_EXTENSION_S:
-        raise ValidationError({"seconds": f"Must be between 1 and {MAX_EXTENSION_S} seconds."})
+        raise ValidationError({"seconds": _("Must be between 1 and {most} seconds.").format(most=MAX_EXTENSION_S)})
     with locked_for_action(job_id, Action.EXTEND, version) as job:
         live = transitions.live_offers(job)
         if not live:
-            raise_illegal_transition(job, "This job has no live offer, so there is nothing to extend.")
+            raise_illegal_transition(job, _("This job has no live offer, so there is nothing to extend."))
         ringing = [offer for offer in live if offer.ringing_since is not None]
         if not ringing:
-            raise_illegal_transition(job, "The phone is not ringing yet, so there is nothing to extend.")
+            raise_illegal_transition(job, _("The phone is not ringing yet, so there is nothing to extend."))
         for offer in ringing:
             offer.expires_at += timedelta(seconds=seconds)
             offer.save(update_fields=["expires_at"])
@@ -168,7 +179,7 @@ def extend(job_id: int, seconds: int, *, actor: Actor, version: int | None = Non
 def pause(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
     """Stop the cascade, withdraw the live offers and hang up. Their technicians get offers again afterwards."""
     with locked_for_action(job_id, Action.PAUSE, version) as job:
-        slots.withdraw_offers(job, Outcome.PAUSED, f"paused by {actor.label}", actor)
+        slots.withdraw_offers(job, Outcome.PAUSED, PAUSED_BY.format(name=actor.label), actor)
         transitions.stop_waiting(job, transitions.Waiting.PERSON)
         job.paused_at = clock.now()
         if reminder_s := policies.frozen_policy(job).pause_reminder_s:
@@ -202,10 +213,10 @@ def cancel(job_id: int, reason: str, *, actor: Actor, version: int | None = None
     `by` is "customer" if the customer did it, which notifies the dispatchers.
     """
     if not reason.strip():
-        raise ValidationError({"reason": "Enter a reason."})
+        raise ValidationError({"reason": _("Enter a reason.")})
     with locked_for_action(job_id, Action.CANCEL, version) as job:
-        slots.withdraw_offers(job, Outcome.CANCELLED, "the job was canceled", actor)
-        _release_technician(job, Outcome.CANCELLED, "the job was canceled", actor, News.CANCELLED)
+        slots.withdraw_offers(job, Outcome.CANCELLED, JOB_CANCELED, actor)
+        _release_technician(job, Outcome.CANCELLED, JOB_CANCELED, actor, News.CANCELLED)
         job.status, job.pending_reason, job.ended_at = Job.Status.CANCELLED, "", clock.now()
         transitions.stop_waiting(job, transitions.Waiting.NOTHING)
         transitions.save_job(job)
@@ -243,12 +254,12 @@ def cannot_make_it(
         assert job.technician is not None
         gone = job.technician
         if technician_id not in (None, gone.pk):
-            raise_illegal_transition(job, "Another technician has this job now.")
+            raise_illegal_transition(job, _("Another technician has this job now."))
         transitions.append_job_event(
             job, "job.cannot_make_it", actor=actor, technician_id=gone.pk, technician=gone.name, note=note
         )
         job.not_again = [*job.not_again, gone.pk]
-        _release_technician(job, Outcome.CANNOT_MAKE_IT, "cannot make it", actor, None)
+        _release_technician(job, Outcome.CANNOT_MAKE_IT, CANNOT_MAKE_IT, actor, None)
         job.assigned_at = None
         begin_dispatch_again(job)
     return job
@@ -280,7 +291,7 @@ def _release_technician(job: Job, outcome: Outcome, reason: str, actor: Actor, n
     telephony.cancel_texts(Q(purpose="job", subject_id=job.pk), actor=actor)
     customer_texts.withdraw(job, *customer_texts.ABOUT_COMING)
     if news is None:
-        notices.supersede(job, job.technician_id, because="they can't make it")
+        notices.supersede(job, job.technician_id, because=THEY_CANNOT_MAKE_IT)
     else:
         notices.inform(job, job.technician_id, news)
     technicians.remove_open_job(job.technician_id)
@@ -299,14 +310,14 @@ def _warnings(
 ) -> Iterator[str]:
     """Yield the reasons against assigning this technician, for a new arrival window if one is given."""
     if notices.unreachable_phones(job, [str(technician.phone)]):
-        yield f"{technician.name} can be neither texted nor called. Notify them yourself."
+        yield _("{name} can be neither texted nor called. Notify them yourself.").format(name=technician.name)
     if technician.pk in job.not_again:
-        yield f"{technician.name} said they can't make it."
+        yield _("{name} said they can't make it.").format(name=technician.name)
     elif transitions.has_declined(job, technician.pk):
-        yield f"{technician.name} declined this job."
+        yield _("{name} declined this job.").format(name=technician.name)
     if job.lat is None or job.lng is None:
         if not technician.on_duty:
-            yield f"{technician.name} is off duty."
+            yield _("{name} is off duty.").format(name=technician.name)
         return
     skills = job.service_type.required_skills.values_list("pk", flat=True)
     fitness = technicians.check_fitness(
@@ -318,7 +329,7 @@ def _warnings(
         during=policies.time_of(job, job.service_type.expected_minutes, window),
     )
     if fitness.verdict != "in" and all(offer.technician_id != technician.pk for offer in live):
-        yield f"{technician.name}: {fitness.reason}."
+        yield f"{technician.name}: {translate_reason(fitness.reason)}."
 
 
 @dataclass(frozen=True)
@@ -358,7 +369,7 @@ def dispatch_again(
             job.address, job.lat, job.lng, job.position_source = address, where.lat, where.lng, where.source
             job.address_key = address_key(address)
         elif moved or job.lat is None:
-            raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
+            raise ValidationError({"address": _("Address not found. Enter a ZIP code or coordinates.")})
         customer_texts.withdraw(job, CustomerTextKind.CANCELLED)
         job.technician, job.assigned_at, job.ended_at = None, None, None
         job.calls_at_any_hour = ranking.freeze_and_check_hold(job)  # a person decided to call now
@@ -376,19 +387,25 @@ class IllegalTransition(Conflict):
 def check_version(job: Job, version: int | None) -> None:
     """Raise Conflict unless `version` is the job's current version. None skips the check."""
     if version is not None and version != job.version:
-        raise _build_refusal(Conflict, job, "This job has changed.")
+        raise _build_refusal(Conflict, job, _("This job has changed."))
 
 
 def check_legal(job: Job, action: Action) -> None:
     """Raise IllegalTransition unless `action` is legal now."""
     if status_after(job.status, action) is None:
         raise_illegal_transition(
-            job, f"This job is {job.get_status_display().lower()}, so it can't be {DONE_TO[action]}."
+            job,
+            _("This job is {status}, so {consequence}.").format(
+                status=_(job.get_status_display().lower()), consequence=_(IMPOSSIBLE[action])
+            ),
         )
     if action is Action.RESUME and job.paused_at is None:
-        raise_illegal_transition(job, "This job is not paused, so it can't be resumed.")
+        raise_illegal_transition(job, _("This job is not paused, so it can't be resumed."))
     if action in (Action.PAUSE, Action.CALL_NEXT, Action.EXTEND) and job.paused_at is not None:
-        raise_illegal_transition(job, f"This job is paused, so it can't be {DONE_TO[action]}. Resume it first.")
+        raise_illegal_transition(
+            job,
+            _("This job is paused, so {consequence}. Resume it first.").format(consequence=_(IMPOSSIBLE[action])),
+        )
 
 
 def raise_illegal_transition(job: Job, why: str) -> NoReturn:
@@ -401,6 +418,8 @@ def _build_refusal(refusal: type[Conflict], job: Job, why: str) -> Conflict:
     details: dict[str, Any] = {"version": job.version, "job_status": str(job.status)}
     if (last := timeline.last_change(job)) is not None:
         at = last.at.astimezone(ZoneInfo(job.organization.time_zone))
-        why = f"{why} {last.actor_label} {last.did} at {at:%H:%M:%S %Z on %Y-%m-%d}."
+        why = _("{why} {who} {did} at {time} on {date}.").format(
+            why=why, who=last.actor_label, did=last.did, time=f"{at:%H:%M:%S %Z}", date=f"{at:%Y-%m-%d}"
+        )
         details |= {"by": Actor(last.actor_type, last.actor_id, last.actor_label), "did": last.did, "at": last.at}
     return refusal(why, **details)

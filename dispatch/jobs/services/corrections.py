@@ -16,7 +16,10 @@ from django.core.exceptions import ValidationError
 from accounts.auth.throttling import parse_rate
 from dispatch.core import clock
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.core.models import Event
+from dispatch.core.stored_texts import mark_stored
 from dispatch.jobs import geocoding, policies
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import Action, Outcome
@@ -32,15 +35,19 @@ from dispatch.jobs.services.actions import (
 from dispatch.jobs.services.notices import News
 
 # Changes of which the technician is not notified.
+# Why offers were withdrawn, stored with them.
+ADDRESS_CORRECTED = mark_stored("the address was corrected")
+ADDRESS, PHONE, PRIORITY = mark("address"), mark("phone"), mark("priority")
+WINDOW_CHANGED = mark_stored("the arrival window was changed")
 _IS_QUIET = frozenset({"priority", "customer's name", "duration", "notes"})
 # Recorded in the Event as the origin of a customer's change, so that dispatchers are notified.
 BY_CUSTOMER = "customer"
 # Field → its name in the history.
 _DETAILS = {
-    "customer_name": "customer's name",
-    "window_start": "arrival window",
-    "expected_minutes": "duration",
-    "notes": "notes",
+    "customer_name": mark("customer's name"),
+    "window_start": mark("arrival window"),
+    "expected_minutes": mark("duration"),
+    "notes": mark("notes"),
 }
 
 
@@ -99,22 +106,22 @@ def correct(
             organization=before.organization,
         )
         if where is None:
-            raise ValidationError({"address": "Address not found. Enter a ZIP code or coordinates."})
+            raise ValidationError({"address": _("Address not found. Enter a ZIP code or coordinates.")})
     if is_moved or details is not None:
         travel.load_before_action(job_id, where)
     with locked_for_action(job_id, Action.CORRECT, version) as job:
         if is_moved and job.paused_at is not None:
-            raise_illegal_transition(job, "This job is paused, so it can't be moved. Resume it first.")
+            raise_illegal_transition(job, _("This job is paused, so it can't be moved. Resume it first."))
         changed = []
         if is_moved and where is not None:
             job.address = correction.address or job.address
             job.address_key = address_key(job.address)
             job.lat, job.lng, job.position_source = where.lat, where.lng, where.source
-            changed.append("address")
+            changed.append(ADDRESS)
         if customer_phone and customer_phone != str(job.customer_phone):
             Job.objects.filter(pk=job.pk).update(customer_phone=customer_phone)
             job.customer_phone = customer_phone
-            changed.append("phone")
+            changed.append(PHONE)
         changed += _apply_details(job, details) if details is not None else []
         facts: dict[str, Any] = {}
         if "arrival window" in changed:
@@ -122,18 +129,18 @@ def correct(
         if priority is not None and priority != job.priority:
             Job.objects.filter(pk=job.pk).update(priority=priority)
             job.priority = priority
-            changed.append("priority")
+            changed.append(PRIORITY)
             facts |= _describe_priority(job)
         if not changed:
-            fields = "the address or the phone number" if by else "at least one field"
-            raise ValidationError({"address": f"Change {fields}."})
+            nothing = _("Change the address or the phone number.") if by else _("Change at least one field.")
+            raise ValidationError({"address": nothing})
         if "priority" in changed and not is_moved:
             slots.call_more(job)
         transitions.save_job(job)
         transitions.append_job_event(job, "job.corrected", actor=actor, changed=changed, note=note, by=by, **facts)
         is_rescheduled = "arrival window" in changed
         if (is_moved or is_rescheduled) and job.status == Job.Status.DISPATCHING and job.paused_at is None:
-            what = "the address was corrected" if is_moved else "the arrival window was changed"
+            what = ADDRESS_CORRECTED if is_moved else WINDOW_CHANGED
             slots.withdraw_offers(job, Outcome.PAUSED, what, actor)
             if by == BY_CUSTOMER and _was_moved_too_often(job):
                 ranking.replace_candidates(job)
@@ -165,10 +172,10 @@ def _apply_details(job: Job, details: Details) -> list[str]:
     given: dict[str, Any] = {name: getattr(details, name) for name in names}
     values = {name: value for name, value in given.items() if value is not KEEP and value != getattr(job, name)}
     if values.get("customer_name") == "":
-        raise ValidationError({"customer_name": "Enter the customer's name."})
+        raise ValidationError({"customer_name": _("Enter the customer's name.")})
     if window != before:
         if window is not None and (problem := window.problem(clock.now())):
-            raise ValidationError({"arrival_window": problem})
+            raise ValidationError({"arrival_window": _(problem)})
         values |= {"window_start": window and window.start, "window_end": window and window.end}
         job.calls_at_any_hour = False
     if values:

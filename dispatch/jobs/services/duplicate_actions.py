@@ -8,10 +8,14 @@ from __future__ import annotations
 from django.db import transaction
 
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
+from dispatch.core.stored_texts import mark_stored
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules import Action
 from dispatch.jobs.services import transitions
 from dispatch.jobs.services.actions import cancel, locked_for_action, raise_illegal_transition
+
+DUPLICATE = mark_stored("duplicate of job {number}")  # why the job was canceled, stored with it
 
 
 def merge_duplicate(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
@@ -22,10 +26,10 @@ def merge_duplicate(job_id: int, *, actor: Actor, version: int | None = None, no
         other = transitions.lock_job(other_id) if other_id else None
         with locked_for_action(job_id, Action.MERGE_DUPLICATE, version) as job:
             if other is None or _flagged_duplicate(job).pk != other.pk:
-                raise_illegal_transition(job, "This job isn't flagged as a duplicate of an open job.")
+                raise_illegal_transition(job, _("This job isn't flagged as a duplicate of an open job."))
             notes = job.notes
             Job.objects.filter(pk=job.pk).update(duplicate_state=Job.DuplicateState.MERGED)
-        job = cancel(job_id, f"duplicate of job {other.pk}", actor=actor)
+        job = cancel(job_id, DUPLICATE.format(number=other.pk), actor=actor)
         said = " ".join(filter(None, (note, notes)))[:500]
         transitions.save_job(other)  # canceling its earlier version is a conflict
         transitions.append_job_event(other, "job.duplicate_merged", actor=actor, duplicate=job.pk, note=said)
@@ -44,5 +48,5 @@ def dismiss_duplicate(job_id: int, *, actor: Actor, version: int | None = None, 
 
 def _flagged_duplicate(job: Job) -> Job:
     if not job.is_possible_duplicate or job.duplicate_of is None:
-        raise_illegal_transition(job, "This job isn't flagged as a duplicate of an open job.")
+        raise_illegal_transition(job, _("This job isn't flagged as a duplicate of an open job."))
     return job.duplicate_of

@@ -11,6 +11,7 @@ from django.core.exceptions import ValidationError
 
 from dispatch.core import clock
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.jobs.models import CustomerTextKind, Job
 from dispatch.jobs.rules import Action
 from dispatch.jobs.rules.customer_phrases import local_time
@@ -40,10 +41,12 @@ def report_on_the_way(
     Raises ValidationError {eta_minutes} outside 1…480.
     """
     if eta_minutes is not None and not 1 <= eta_minutes <= MAX_ETA_MINUTES:
-        raise ValidationError({"eta_minutes": f"Must be between 1 and {MAX_ETA_MINUTES} minutes."})
+        raise ValidationError(
+            {"eta_minutes": _("Must be between 1 and {most} minutes.").format(most=MAX_ETA_MINUTES)}
+        )
     with locked_for_action(job_id, Action.ON_THE_WAY, version) as job:
         if job.started_at is not None:
-            raise_illegal_transition(job, "This job has already been started.")
+            raise_illegal_transition(job, _("This job has already been started."))
         assert job.technician is not None
         now = clock.now()
         job.on_the_way_at = job.on_the_way_at or said_at or now
@@ -69,7 +72,7 @@ def mark_started(job_id: int, *, actor: Actor, version: int | None = None, note:
     """Record that the technician has started the work."""
     with locked_for_action(job_id, Action.MARK_STARTED, version) as job:
         if job.started_at is not None:
-            raise_illegal_transition(job, "This job has already been started.")
+            raise_illegal_transition(job, _("This job has already been started."))
         job.started_at = clock.now()
         transitions.expect_end(job)
         transitions.save_job(job)
@@ -94,10 +97,12 @@ def report_late(
     ValidationError {minutes} outside 1…MAX_LATE_MINUTES.
     """
     if not 1 <= minutes <= MAX_LATE_MINUTES:
-        raise ValidationError({"minutes": f"Must be between 1 and {MAX_LATE_MINUTES} minutes."})
+        raise ValidationError(
+            {"minutes": _("Must be between 1 and {most} minutes.").format(most=MAX_LATE_MINUTES)}
+        )
     with locked_for_action(job_id, Action.REPORT_LATE, version) as job:
         if job.started_at is not None:
-            raise_illegal_transition(job, "This job has already been started.")
+            raise_illegal_transition(job, _("This job has already been started."))
         assert job.technician is not None
         job.late_minutes, job.late_reported_at = minutes, clock.now()
         arrives_at = job.late_reported_at + timedelta(minutes=minutes)
@@ -147,10 +152,10 @@ def mark_technician_told(
     with locked_for_action(job_id, Action.TECHNICIAN_TOLD, version) as job:
         uninformed = notices.find_uninformed(job)
         if not uninformed:
-            raise_illegal_transition(job, "No technician waits for news about this job.")
+            raise_illegal_transition(job, _("No technician waits for news about this job."))
         concerned = [notice for notice in uninformed if technician_id in (None, notice.technician_id)]
         if not concerned:
-            raise ValidationError({"technician": "This technician does not wait for news about this job."})
+            raise ValidationError({"technician": _("This technician does not wait for news about this job.")})
         was_deferred = notices.is_assignment_deferred(job)
         for notice in concerned:
             notices.mark_told(job, notice, actor=actor, note=note)

@@ -15,6 +15,7 @@ from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock, events
 from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.languages import gettext as _
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.jobs import policies, sql, technician_messages
@@ -270,9 +271,11 @@ def find_uninformed(job: Job) -> list[TechnicianNotice]:
 def describe_deferred(job: Job) -> list[str]:
     """Say in a sentence for each deferred notice of the job who will be notified when, and of what."""
     return [
-        f"{notice.technician.name} will be notified at "
-        f"{local_time(notice.deferred_until, job.organization.time_zone)}, when the quiet hours end, "
-        f"that {notice.get_news_display()}."
+        _("{name} will be notified at {time}, when the quiet hours end, that {news}.").format(
+            name=notice.technician.name,
+            time=local_time(notice.deferred_until, job.organization.time_zone),
+            news=_(notice.get_news_display()),
+        )
         for notice in find_uninformed(job)
         if notice.is_deferred
     ]

@@ -13,7 +13,9 @@ from django.db.models import Q
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.core.models import Event
+from dispatch.core.stored_texts import translate_stored
 from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job, JobText, Offer
 from dispatch.jobs.rules import phrases
@@ -133,9 +135,11 @@ def recipients(job: Job) -> list[Technician]:
 def why_not_textable(job: Job, technician: Technician) -> str:
     """Return why the technician can't be texted now, or an empty string."""
     if telephony.is_opted_out(job.organization_id, technician.phone):
-        return f"{technician.name} has opted out of texts. Call {technician.phone.as_national} instead."
+        return _("{name} has opted out of texts. Call {phone} instead.").format(
+            name=technician.name, phone=technician.phone.as_national
+        )
     if not telephony.may_text(job.organization_id, technician.phone):
-        return "No number may send texts. An admin can allow it under Outbound numbers."
+        return _("No number may send texts. An admin can allow it under Outbound numbers.")
     return ""
 
 
@@ -146,14 +150,16 @@ def send(job_id: int, body: str, *, technician_id: int | None = None, actor: Act
     """
     body = body.strip()
     if not body:
-        raise ValidationError({"body": "Enter a text."})
+        raise ValidationError({"body": _("Enter a text.")})
     if len(body) > LONGEST:
-        raise ValidationError({"body": f"Must be at most {LONGEST} characters."})
+        raise ValidationError({"body": _("Must be at most {most} characters.").format(most=LONGEST)})
     with transaction.atomic():
         job = transitions.lock_job(job_id, "organization")
         technician = next((one for one in recipients(job) if technician_id in (None, one.pk)), None)
         if technician is None:
-            raise Conflict("Nobody to text: the technician doesn't have this job and isn't being called for it.")
+            raise Conflict(
+                _("Nobody to text: the technician doesn't have this job and isn't being called for it.")
+            )
         last = telephony.texts_of(Text.Purpose.THREAD, job.pk).first()
         try:
             text = telephony.create_text(
@@ -169,7 +175,11 @@ def send(job_id: int, body: str, *, technician_id: int | None = None, actor: Act
         except (OptedOut, NoTextNumber) as error:
             raise Conflict(why_not_textable(job, technician) or str(error)) from error
         except TextNotAllowed as error:
-            raise Conflict(f"{technician.name} can't be texted: {error.reason}.") from error
+            raise Conflict(
+                _("{name} can't be texted: {reason}.").format(
+                    name=technician.name, reason=translate_stored(error.reason)
+                )
+            ) from error
         row = JobText.objects.create(
             organization_id=job.organization_id, job=job, text=text, technician=technician, handled_at=clock.now()
         )

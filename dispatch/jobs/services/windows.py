@@ -6,6 +6,7 @@ from django.core.exceptions import ValidationError
 
 from dispatch.core import clock
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.jobs.services import transitions
@@ -19,7 +20,7 @@ def set_window(job: Job, window: ArrivalWindow | None, actor: Actor) -> None:
     if window is None or window == job.arrival_window:
         return
     if problem := window.problem(clock.now()):
-        raise ValidationError({"arrival_window": problem})
+        raise ValidationError({"arrival_window": _(problem)})
     job.window_start, job.window_end = window.start, window.end
     Job.objects.filter(pk=job.pk).update(window_start=window.start, window_end=window.end)
     transitions.append_job_event(

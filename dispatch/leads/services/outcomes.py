@@ -10,6 +10,7 @@ from django.db import IntegrityError, transaction
 
 from dispatch.core import events
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.leads import redis_queue
 from dispatch.leads.models import Lead
 from dispatch.leads.redis_queue import ScheduleEntry, to_ms
@@ -55,7 +56,7 @@ def report_outcome(
             if is_news:
                 follow_ups.send_follow_up(lead, disposition or "", actor=actor)
     except IntegrityError:
-        raise LeadConflict("The campaign already has an open lead to this phone.") from None
+        raise LeadConflict(_("The campaign already has an open lead to this phone.")) from None
     return lead
 
 

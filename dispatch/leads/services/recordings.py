@@ -18,6 +18,8 @@ from dispatch.core import clock, keyed_hashes
 from dispatch.core.api.problems import Conflict
 from dispatch.core.db import prepared
 from dispatch.core.http.ssrf import check_target_url
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.leads.models import Campaign, KeyBranch, Recording, RecordingFile
 from dispatch.leads.rules import audio
 
@@ -25,7 +27,7 @@ from dispatch.leads.rules import audio
 MAX_RECORDINGS = 200
 MAX_URL_LENGTH = 2000
 TOO_MANY = f"Your organization has {MAX_RECORDINGS} recordings. Delete some that are not used."
-NOT_HTTPS = "Enter an address that begins with https://."
+NOT_HTTPS = mark("Enter an address that begins with https://.")
 PURPOSE = "address of a recording"
 # Additions of an organization wait for each other, so that together they keep the limit.
 _LOCK_LIMIT = "SELECT pg_advisory_xact_lock(hashtextextended('recordings of ' || %(organization)s::text, 0))"
@@ -64,15 +66,15 @@ def from_url(organization_id: int, url: str, name: str = "") -> Recording:
     """
     _check_limit(organization_id)
     if not url.startswith("https://") and not (settings.DEVELOPMENT and url.startswith("http://")):
-        raise ValidationError(NOT_HTTPS, code="invalid")
+        raise ValidationError(_(NOT_HTTPS), code="invalid")
     check_target_url(url)
     if len(url) > MAX_URL_LENGTH:
-        raise ValidationError(f"An address has at most {MAX_URL_LENGTH} characters.", code="invalid")
+        raise ValidationError(_("Must be at most {most} characters.").format(most=MAX_URL_LENGTH), code="invalid")
     if "#" in url:
-        raise ValidationError("An address of a recording has no #.", code="invalid")
+        raise ValidationError(_("An address of a recording has no #."), code="invalid")
     host = (urlsplit(url).hostname or "").removesuffix(".")
     if not settings.DEVELOPMENT and ("." not in host or host.endswith((".local", ".internal", ".localhost"))):
-        raise ValidationError("This address can't be reached from the internet.", code="invalid")
+        raise ValidationError(_("This address can't be reached from the internet."), code="invalid")
     return Recording(organization_id=organization_id, name=_clean_name(name or host), url=url)
 
 
@@ -141,9 +143,10 @@ def lock_recordings(recordings: Iterable[Recording | None], campaign_id: int | N
     rows = {row.pk: row for row in locked}
     for pk in wanted:
         if pk not in rows:
-            raise ValidationError(f"Recording {pk} was deleted.")
+            raise ValidationError(_("Recording {number} was deleted.").format(number=pk))
         if rows[pk].campaign_id not in (None, campaign_id):
-            raise ValidationError(f"Recording {pk} belongs to another campaign. Upload it again for this one.")
+            words = _("Recording {number} belongs to another campaign. Upload it again for this one.")
+            raise ValidationError(words.format(number=pk))
 
 
 def update_uses(campaign: Campaign) -> None:
@@ -161,8 +164,8 @@ def delete_recording(recording_id: int) -> None:
     with transaction.atomic():
         recording = Recording.objects.select_for_update(no_key=True).get(pk=recording_id)
         if not find_unreferenced().filter(pk=recording_id).exists():
-            by = recording.campaign or "A campaign"
-            raise RecordingInUse(f"{by} plays this recording. Remove it there first.")
+            by = recording.campaign or _("A campaign")
+            raise RecordingInUse(_("{campaign} plays this recording. Remove it there first.").format(campaign=by))
         recording.delete()
 
 

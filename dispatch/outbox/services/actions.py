@@ -11,6 +11,7 @@ from django.db import transaction
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 from dispatch.core.models import Event
 from dispatch.core.runtime import queues
@@ -71,13 +72,16 @@ def act_on_one(action: Action, message: Message, *, actor: Actor, note: str = ""
     fresh = Message.objects.get(pk=message.pk)
     if not done.changed:
         wanted = {
-            Action.CANCEL: "a message that has not ended",
-            Action.REPLAY: "a message that has ended without an error, and whose content was not erased,",
-            Action.RETRY: "an ERROR whose content was not erased",
-        }.get(action, "an ERROR")
+            Action.CANCEL: _("Only a message that has not ended can be canceled"),
+            Action.REPLAY: _(
+                "Only a message that has ended without an error, and whose content was not erased, can be replayed"
+            ),
+            Action.RETRY: _("Only an ERROR whose content was not erased can be retried"),
+            Action.IGNORE: _("Only an ERROR can be ignored"),
+        }.get(action, _("Only an ERROR can be resolved"))
         last = Event.objects.filter(subject_type="message", subject_id=message.pk).order_by("-id").first()
         raise Conflict(
-            f"Only {wanted} can be {action.verb}; message {message.pk} is {fresh.status}.",
+            _("{rule}; message {number} is {status}.").format(rule=wanted, number=message.pk, status=fresh.status),
             by=Actor(last.actor_type, last.actor_id, last.actor_label) if last else None,
             did=last.kind.partition(".")[2] if last else "",
             at=last.at if last else None,

@@ -18,6 +18,7 @@ from django.db.models import Q
 from dispatch.core import clock, events
 from dispatch.core.http.client_certificates import InvalidCertificate, check_certificate
 from dispatch.core.http.ssrf import check_target_url, check_url, parse_literal, parse_networks
+from dispatch.core.languages import gettext as _
 from dispatch.outbox.models import Endpoint
 
 OAUTH_FIELDS = (
@@ -52,7 +53,9 @@ def check_token_url(url: str) -> None:
     address = parse_literal(check_url(url, settings.HTTP_ALLOWED_PORTS).raw_host or "")
     allowed = parse_networks(tuple(settings.HTTP_ALLOWED_NETWORKS))
     if address is None or not any(address in network for network in allowed if network.version == address.version):
-        raise ValidationError("The token URL must use https, because it gets the client secret.", code="insecure")
+        raise ValidationError(
+            _("The token URL must use https, because it gets the client secret."), code="insecure"
+        )
 
 
 def warn_about_certificates() -> int:

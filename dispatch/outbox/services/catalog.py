@@ -14,6 +14,7 @@ from accounts.models import Organization
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.languages import gettext as _
 from dispatch.outbox import catalog
 from dispatch.outbox.models import Endpoint, EventType, EventTypeVersion
 from dispatch.outbox.rules import conditions, schemas
@@ -30,15 +31,20 @@ TOO_EXPENSIVE = "Validating this payload takes too long. Send less in one messag
 def check_name(name: str) -> None:
     """Accept "order.changed", unless its subject is one of Dispatch's own. Raises ValidationError."""
     if not _NAME.fullmatch(name):
-        raise ValidationError('Enter a subject and a verb such as "order.changed", in lowercase.', code="invalid")
+        raise ValidationError(
+            _('Enter a subject and a verb such as "order.changed", in lowercase.'), code="invalid"
+        )
     if (subject := name.partition(".")[0]) in catalog.subjects():
-        raise ValidationError(f'"{subject}.*" are events of Dispatch. Choose another subject.', code="reserved")
+        words = _('"{subject}.*" are events of Dispatch. Choose another subject.')
+        raise ValidationError(words.format(subject=subject), code="reserved")
 
 
 def check_content(schema: Any, example: Any) -> None:
     """Raise ValidationError by field unless the schema can be used and the example matches it."""
     if example is not None and len(json.dumps(example)) > MAX_EXAMPLE_LENGTH:
-        raise ValidationError({"example": f"Must have at most {MAX_EXAMPLE_LENGTH:,} characters."})
+        raise ValidationError(
+            {"example": _("Must be at most {most} characters.").format(most=f"{MAX_EXAMPLE_LENGTH:,}")}
+        )
     if schema is None:
         return
     try:
@@ -57,12 +63,14 @@ def create_type(organization: Organization, fields: Mapping[str, Any], *, actor:
     with transaction.atomic():
         Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
         if EventType.objects.of(organization.pk).count() >= MAX_TYPES:
-            raise Conflict(f"There are {MAX_TYPES} event types, which is the maximum.", code="too_many")
+            words = _("There are {most} event types, which is the maximum.")
+            raise Conflict(words.format(most=MAX_TYPES), code="too_many")
         try:
             with transaction.atomic():
                 row = EventType.objects.create(**{**given, "organization": organization})
         except IntegrityError:
-            raise Conflict(f"The event type {given['name']} already exists.", code="duplicate") from None
+            words = _("The event type {name} already exists.").format(name=given["name"])
+            raise Conflict(words, code="duplicate") from None
         if content != (None, None):
             _add_version(row, *content)
         _append_event(row, "added", actor)
@@ -165,7 +173,8 @@ def _problems(schema: Mapping[str, Any], payload: Any) -> dict[str, str]:
 
 def _add_version(row: EventType, schema: Any, example: Any) -> None:
     if row.version >= MAX_VERSIONS:
-        raise Conflict(f"There are {MAX_VERSIONS} versions, which is the maximum.", code="too_many")
+        words = _("There are {most} versions, which is the maximum.")
+        raise Conflict(words.format(most=MAX_VERSIONS), code="too_many")
     row.version += 1
     EventTypeVersion.objects.create(
         organization_id=row.organization_id, event_type=row, number=row.version, schema=schema, example=example

@@ -16,6 +16,7 @@ from django.db.models import Exists, Max, OuterRef, Q
 from dispatch.core import events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.core.models import Event, EventCursor
 from dispatch.outbox.event_reader import READER, body_of, is_wanted, message_of
 from dispatch.outbox.models import Endpoint, Message
@@ -79,7 +80,7 @@ def send_missed(
     most one message to an endpoint. Raises Conflict if the endpoint is disabled, and LimitReached.
     """
     if endpoint.disabled_at is not None:
-        raise Conflict("This endpoint is disabled. Enable it first.", code="illegal_transition")
+        raise Conflict(_("This endpoint is disabled. Enable it first."), code="illegal_transition")
     missed = find_missed(endpoint, since, until, after_id)
     for batch in _batches(missed.events):
         accept_messages(endpoint.organization_id, [message_of(event, endpoint) for event in batch], actor=actor)

@@ -21,6 +21,7 @@ from django.db.models import QuerySet
 from accounts.models import Organization
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.outbox import catalog
 from dispatch.outbox.models import Endpoint, Message, PortalLink
 from dispatch.outbox.rules.ordering import passes_filter
@@ -43,9 +44,9 @@ class InvalidPortalLink(Exception):
 def check_scope(organization_id: int, endpoint: Endpoint | None, receiver: str) -> None:
     """Raise ValidationError by field unless the link is for one endpoint, or for a label that endpoints have."""
     if (endpoint is None) == (not receiver):
-        raise ValidationError({"endpoint": "Choose an endpoint, or enter a receiver."})
+        raise ValidationError({"endpoint": _("Choose an endpoint, or enter a receiver.")})
     if receiver and not Endpoint.objects.of(organization_id).filter(receiver=receiver).exists():
-        raise ValidationError({"receiver": "No endpoint has this receiver."})
+        raise ValidationError({"receiver": _("No endpoint has this receiver.")})
 
 
 def create_link(

@@ -24,6 +24,7 @@ from accounts.models import Organization
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.api.problems import ProblemFormatter
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.core.runtime import queues
 from dispatch.schedules.api.serializers import ScheduleFormSerializer
 from dispatch.schedules.models import BulkError, BulkImport, BulkPart
@@ -120,7 +121,9 @@ def cancel_import(bulk_id: int, *, actor: Actor) -> BulkImport:
     with transaction.atomic():
         bulk = BulkImport.objects.select_for_update(no_key=True).get(pk=bulk_id)
         if bulk.status not in _OPEN:
-            raise NotInThisStatus(f"This bulk import is {bulk.get_status_display().lower()}.")
+            raise NotInThisStatus(
+                _("This bulk import is {status}.").format(status=_(bulk.get_status_display()).lower())
+            )
         bulk.status, bulk.ended_at = BulkImport.Status.CANCELLED, clock.now()
         bulk.save(update_fields=["status", "ended_at"])
         bulk.parts.all().delete()

@@ -21,6 +21,7 @@ from dispatch.core.db.isolation import run_each
 from dispatch.core.events import Actor
 from dispatch.core.http import client
 from dispatch.core.http.ssrf import ForbiddenTarget
+from dispatch.core.languages import gettext as _
 from dispatch.core.runtime import queues
 from dispatch.schedules import ical
 from dispatch.schedules.models import ExclusionCalendar, Schedule
@@ -60,7 +61,8 @@ def create_calendar(
     if entries is None:
         entries = ical.read_entries(content, now) if content else []
     if ExclusionCalendar.objects.of(organization_id).count() >= MAX_CALENDARS:
-        raise Conflict(f"An organization has at most {MAX_CALENDARS} exclusion calendars.", code="too_many")
+        words = _("An organization has at most {most} exclusion calendars.")
+        raise Conflict(words.format(most=MAX_CALENDARS), code="too_many")
     with transaction.atomic():
         calendar = _saved(
             ExclusionCalendar(
@@ -113,9 +115,8 @@ def delete_calendar(calendar_id: int, *, actor: Actor) -> None:
         calendar = ExclusionCalendar.objects.select_for_update().get(pk=calendar_id)
         names = list(_schedules_with(calendar).values_list("name", flat=True)[:3])
         if names:
-            raise Conflict(
-                f"Schedules exclude this calendar: {', '.join(names)}. Remove it from them first.", code="in_use"
-            )
+            words = _("Schedules exclude this calendar: {names}. Remove it from them first.")
+            raise Conflict(words.format(names=", ".join(names)), code="in_use")
         _append_event(calendar, "deleted", actor)
         calendar.delete()
 

@@ -10,6 +10,7 @@ from django.db.models import Q
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.schedules.models import ConcurrencyLimit, Run, RunStatus, Schedule
 from dispatch.schedules.services.admission import admit_runs
 
@@ -22,7 +23,8 @@ MAX_LIMITS = 1000
 def create_limit(organization_id: int, key: str, max_runs: int, *, actor: Actor) -> ConcurrencyLimit:
     """Create a limit. Raises Conflict if the key exists, or if the organization has too many limits."""
     if ConcurrencyLimit.objects.of(organization_id).count() >= MAX_LIMITS:
-        raise Conflict(f"An organization has at most {MAX_LIMITS:,} concurrency limits.", code="too_many")
+        words = _("An organization has at most {most} concurrency limits.")
+        raise Conflict(words.format(most=f"{MAX_LIMITS:,}"), code="too_many")
     try:
         with transaction.atomic():
             limit = ConcurrencyLimit.objects.create(
@@ -30,7 +32,7 @@ def create_limit(organization_id: int, key: str, max_runs: int, *, actor: Actor)
             )
             _append_event(limit, "created", actor, max_runs=max_runs)
     except IntegrityError:
-        raise Conflict("A concurrency limit with this key already exists.", code="duplicate") from None
+        raise Conflict(_("A concurrency limit with this key already exists."), code="duplicate") from None
     return limit
 
 
@@ -58,12 +60,12 @@ def delete_limit(limit_id: int, *, actor: Actor) -> None:
         active = users.exclude(status=Schedule.Status.DELETED).order_by("name")
         names = list(active.values_list("name", flat=True)[: MAX_NAMED + 1])
         if names:
-            more = " and others" if len(names) > MAX_NAMED else ""
-            raise Conflict(f"In use by {', '.join(names[:MAX_NAMED])}{more}.", code="in_use")
+            words = _("In use by {names} and others.") if len(names) > MAX_NAMED else _("In use by {names}.")
+            raise Conflict(words.format(names=", ".join(names[:MAX_NAMED])), code="in_use")
         held = Q(status__in=[RunStatus.IN_PROGRESS, RunStatus.RUNNING], concurrency_slot__isnull=False)
         waiting = Q(status=RunStatus.RETRYING, waiting_for="concurrency")
         if any(Run.objects.filter(which, concurrency_limit=limit).exists() for which in (held, waiting)):
-            raise Conflict("In use by runs that are in progress or waiting.", code="in_use")
+            raise Conflict(_("In use by runs that are in progress or waiting."), code="in_use")
         users.update(concurrency_limit=None)
         _append_event(limit, "deleted", actor)
         limit.delete()
