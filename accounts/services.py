@@ -24,6 +24,7 @@ from dispatch.core.api.problems import Conflict, Unprocessable
 from dispatch.core.events import Actor
 
 _on_time_zone_change: list[Callable[[int], None]] = []
+_on_member_left: list[Callable[[int, int, Actor], None]] = []
 
 
 class LastAdmin(Unprocessable):
@@ -44,6 +45,15 @@ def on_time_zone_change(callback: Callable[[int], None]) -> None:
     """Register a callback, called with the organization's id in the transaction that changes its time zone."""
     if callback not in _on_time_zone_change:
         _on_time_zone_change.append(callback)
+
+
+def on_member_left(callback: Callable[[int, int, Actor], None]) -> None:
+    """Register a callback, called with the ids of the organization and the user, and the actor.
+
+    It is called in the transaction that deactivates or ends the membership.
+    """
+    if callback not in _on_member_left:
+        _on_member_left.append(callback)
 
 
 def change_organization(organization_id: int, changes: dict[str, Any], *, actor: Actor) -> Organization:
@@ -308,6 +318,9 @@ def change_member(
                 membership.on_duty, membership.duty_changed_at = False, clock.now()
             membership.save()
             _append_event(membership, "membership.changed", actor)
+            if not membership.is_active:
+                for callback in _on_member_left:
+                    callback(organization_id, membership.user_id, actor)
     return membership
 
 

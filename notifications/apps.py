@@ -10,12 +10,13 @@ class NotificationsConfig(AppConfig):
 
     def ready(self) -> None:
         from accounts import alert_phones
+        from accounts import services as accounts
         from dispatch.core.privacy.personal_data import register
         from dispatch.jobs import technician_messages
         from notifications import checks, live_updates, metrics, retention, translation  # noqa: F401
         from notifications.channels import phone_codes, sms, voice
         from notifications.personal import PART
-        from notifications.services import phone_confirmation, push_messages, push_sign_out
+        from notifications.services import phone_confirmation, push_messages, push_sign_out, push_subscriptions
 
         voice.register()
         sms.register()
@@ -23,6 +24,7 @@ class NotificationsConfig(AppConfig):
         alert_phones.register(phone_confirmation.alert_phone)
         technician_messages.register(push_messages.write_for_technician)
         push_sign_out.register()
+        accounts.on_member_left(push_subscriptions.remove_of_member)
         retention.register()
         translation.register()
         live_updates.start_listening()

@@ -6,9 +6,12 @@ import re
 from typing import Any
 
 from django.conf import settings
-from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  (Django's name)
+from django.core.checks import CheckMessage, Error, Tags, Warning, register  # noqa: A004  (Django's name)
+from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError
 
 from notifications.escalation_rules import ADMINS, DISPATCHERS, ON_DUTY, Step
+from notifications.models import PushKey
 from notifications.services.push_keys import InvalidPushKey, read_key
 
 
@@ -84,6 +87,29 @@ def push_key(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
             )
         )
     return problems
+
+
+@register(Tags.database)
+def stored_push_key(app_configs: Any, databases: Any = None, **kwargs: Any) -> list[CheckMessage]:
+    """Check that the stored key, by which push services recognize this installation, can be decrypted."""
+    if not databases or settings.VAPID_PRIVATE_KEY:
+        return []
+    try:
+        row = PushKey.objects.first()
+        if row is not None:
+            read_key(row.private_key)
+    except DatabaseError:  # before the first migration, or reported by `servers`
+        return []
+    except (ImproperlyConfigured, InvalidPushKey):
+        return [
+            Error(
+                "The stored key for push notifications can't be read, so none are sent.",
+                hint="Add the key under which it was stored to FIELD_ENCRYPTION_KEYS, or set VAPID_PRIVATE_KEY. "
+                "With another key, everyone must turn push notifications on again.",
+                id="dispatch.E076",
+            )
+        ]
+    return []
 
 
 @register(deploy=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from django.db.models import Count, Min
+from django.db.models import Count, Min, Q
 from prometheus_client import Counter
 
 from dispatch.core import clock
 from dispatch.core.observability.metrics import Samples, gauge
-from notifications.models import Alert, Channel, Delivery, PushMessage
+from notifications.models import Alert, Channel, Delivery, PushMessage, PushSubscription
 
 deliveries = Counter(
     "dispatch_deliveries_total",
@@ -21,6 +21,8 @@ pushes = Counter(
     "Messages to browsers of members and technicians, by result.",
     ["purpose", "status"],
 )
+# A browser that has failed so often in a row does not work.
+FAILING_AFTER = 2
 heartbeats = Counter("dispatch_heartbeats_total", "Heartbeats to DISPATCH_HEARTBEAT_URL, by result.", ["outcome"])
 
 
@@ -56,3 +58,11 @@ def deliveries_open() -> Samples:
 def pushes_open() -> Samples:
     """Count the unsent messages to browsers."""
     return [((), PushMessage.objects.filter(status__in=("waiting", "sending")).count())]
+
+
+@gauge("dispatch_push_failing_organizations", "Organizations in which no browser takes push notifications.")
+def push_failing() -> Samples:
+    """Count the organizations in which every browser that was tried has failed twice in a row."""
+    tried = PushSubscription.objects.filter(tried_at__isnull=False, organization__is_active=True).order_by()
+    working = Count("pk", filter=Q(failures__lt=FAILING_AFTER))
+    return [((), tried.values("organization").annotate(working=working).filter(working=0).count())]

@@ -28,6 +28,7 @@ from dispatch.core.runtime.queues import rq_queue
 from dispatch.jobs.models import OVERDUE, Job, Submission
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
+from notifications.services import push_health
 
 CACHED_S = 2.0
 # Reader of the event log → the name of its deliveries.
@@ -48,7 +49,7 @@ class Health:
     whose leader gave up, with the reasons. `redis_fault`: what is wrong with Redis, in words, or empty.
     `database_fault`: why PostgreSQL rejects writes, in words, or empty.
     `spend_hold`: why calls and texts wait for the spending cap, or empty. `cut_off`: the hosts that do not reach
-    the phone provider although others do.
+    the phone provider although others do. `push_fault`: why no browser gets push notifications, or empty.
     """
 
     workers: int | None
@@ -67,6 +68,7 @@ class Health:
     database_fault: str = ""
     spend_hold: str = ""
     cut_off: tuple[str, ...] = ()
+    push_fault: str = ""
     at: datetime = field(default_factory=clock.now)
 
     @property
@@ -125,7 +127,7 @@ def _read_health(organization: Organization) -> Health:
         workers, queued, without, since, late_s, lines, free, *_lag(),
         quarantined=failed, given_up=_given_up(), redis_fault=_redis_fault(), spend_hold=hold,
         database_fault=_database_fault(),
-        cut_off=tuple(reachability.cut_off_hosts()),
+        cut_off=tuple(reachability.cut_off_hosts()), push_fault=push_health.find_fault(organization.pk),
     )  # fmt: skip
 
 

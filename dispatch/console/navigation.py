@@ -71,6 +71,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "notifications.Route": "alt_route",
         "notifications.EscalationPolicy": "escalator_warning",
         "notifications.AlertChannel": "forum",
+        "notifications.PushSubscription": "notifications_active",
     },
 }
 

@@ -1,6 +1,7 @@
 """Serve the service worker, which shows push notifications, and the page that it shows without a connection.
 
-The worker keeps that page and its files, and nothing else: an old board would mislead.
+The worker keeps that page and its files, and the browser's push subscription. It keeps no other page: an old board
+would mislead.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ def service_worker(request: HttpRequest) -> HttpResponse:
         "offline": json.dumps(kept[0]),
         "kept": json.dumps(kept),
         "cache": json.dumps(f"offline-{hashlib.sha256(page.encode()).hexdigest()[:16]}"),
+        "renewal": json.dumps(reverse("console:push_renewal")),
         "icon": json.dumps(static("dispatch/icon-192.png")),
     }
     script = render_to_string("console/service_worker.js", context)

@@ -1,5 +1,5 @@
-"""Admin pages of notifications: `notices` and `channels`."""
+"""Admin pages of notifications: `notices`, `channels` and `browsers`."""
 
-from notifications.admin import channels, notices
+from notifications.admin import browsers, channels, notices
 
-__all__ = ["channels", "notices"]
+__all__ = ["browsers", "channels", "notices"]

@@ -51,6 +51,11 @@ class PushSubscription(OwnedModel):
     error = models.CharField(max_length=255, blank=True, editable=False, help_text="Of the latest attempt.")
     tried_at = models.DateTimeField(null=True, editable=False, help_text="When the latest attempt ended.")
     paused_until = models.DateTimeField(null=True, editable=False, help_text="No attempt until then.")
+    succeeded_at = models.DateTimeField("last success", null=True, editable=False)
+    failed_at = models.DateTimeField("last failure", null=True, editable=False)
+    failure = models.CharField(
+        "reason of the last failure", max_length=255, db_default="", default="", blank=True, editable=False
+    )
 
     class Meta:
         ordering = ["pk"]
@@ -66,7 +71,8 @@ class PushSubscription(OwnedModel):
             ),
         ]
         indexes = [
-            models.Index(fields=["technician"], condition=Q(technician__isnull=False), name="push_of_technician")
+            models.Index(fields=["technician"], condition=Q(technician__isnull=False), name="push_of_technician"),
+            models.Index(fields=["endpoint_hash"], name="push_of_endpoint"),
         ]
 
     def __str__(self) -> str:

@@ -21,6 +21,7 @@ from accounts.models import Organization, User
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.http.ssrf import check_target_url
+from dispatch.core.languages import gettext as _
 from dispatch.core.models import Event
 from dispatch.technicians.models import Technician
 from notifications.channels.failure_reasons import Failure
@@ -76,6 +77,12 @@ def subscriptions_of(organization_id: int, owner: Owner) -> QuerySet[PushSubscri
     return own
 
 
+def valid_subscriptions() -> QuerySet[PushSubscription]:
+    """Return the browsers of everyone whose user has not ended all sessions since."""
+    rows: QuerySet[PushSubscription] = PushSubscription.objects.filter(_IS_VALID)
+    return rows
+
+
 def states_of(organization_id: int, owner: Owner) -> list[SubscriptionState]:
     """Return the owner's browsers in the organization, for their settings."""
     rows = list(subscriptions_of(organization_id, owner))
@@ -111,7 +118,7 @@ def subscribe(
     `entered`: PushSubscription.toJSON() of the browser, which anybody can forge. A colleague's subscription of the
     same browser ends. Raises ValidationError.
     """
-    endpoint, keys = _read_entered(entered)
+    endpoint, keys = read_entered(entered)
     server_key, digest = push_keys.load_keys().public, hash_endpoint(endpoint)
     with transaction.atomic():
         Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)  # two adds at once
@@ -123,16 +130,24 @@ def subscribe(
         row: PushSubscription | None = same.filter(**_owned_by(owner)).first()
         if row is not None:
             row.keys, row.server_key, row.created_at = keys, server_key, clock.now()
-            row.save(update_fields=["keys", "server_key", "created_at"])
+            row.failures, row.error, row.paused_until = 0, "", None
+            row.save(
+                update_fields=["keys", "server_key", "created_at", "failures", "error", "paused_until"],
+            )
             return row
+        ended = rows.filter(**_owned_by(owner)).exclude(_IS_VALID).defer("endpoint", "keys")
+        for invalid in ended:  # the settings do not list them
+            remove(invalid, actor=actor)
         if rows.filter(**_owned_by(owner)).count() >= MAX_PER_PERSON:
-            raise ValidationError(f"At most {MAX_PER_PERSON} browsers are possible. Remove one first.")
+            raise ValidationError(
+                _("At most {most} browsers are possible. Remove one first.").format(most=MAX_PER_PERSON)
+            )
         row = PushSubscription.objects.create(
             organization=organization, **_owned_by(owner), name=describe_browser(agent)[:60],
             host=str(urlsplit(endpoint).hostname)[:120], endpoint=endpoint, endpoint_hash=digest, keys=keys,
             server_key=server_key,
         )  # fmt: skip
-        _append_event(row, "added", actor)
+        append_event(row, "added", actor)
     return row
 
 
@@ -140,7 +155,14 @@ def remove(row: PushSubscription, *, actor: Actor) -> None:
     """Remove the browser with its secrets and messages."""
     with transaction.atomic():
         if PushSubscription.objects.filter(pk=row.pk).delete()[0]:
-            _append_event(row, "removed", actor)
+            append_event(row, "removed", actor)
+
+
+def remove_of_member(organization_id: int, user_id: int, actor: Actor) -> None:
+    """Remove the browsers of a member who leaves. Should they return, they turn push on again."""
+    rows = PushSubscription.objects.of(organization_id).filter(user_id=user_id).defer("endpoint", "keys")
+    for row in rows.order_by("pk"):
+        remove(row, actor=actor)
 
 
 def remove_by_public_id(user: User, public_id: str, *, actor: Actor) -> None:
@@ -175,18 +197,20 @@ def send_test(row: PushSubscription, *, actor: Actor) -> None:
     key = f"push-test:{row.user_id or 0}:{row.technician_id or 0}"
     (taken,) = throttling.take_tokens((key, TEST_RATE))
     if taken.wait_ms:
-        raise TestRefused(f"Too many test notifications. Try again in {-(-taken.wait_ms // 60_000)} min.")
+        minutes = -(-taken.wait_ms // 60_000)
+        raise TestRefused(_("Too many test notifications. Try again in {minutes} min.").format(minutes=minutes))
     with transaction.atomic():
         if not PushSubscription.objects.filter(pk=row.pk).update(paused_until=None):
-            raise TestRefused("This browser was removed.")
-        event = _append_event(row, "tested", actor)
+            raise TestRefused(_("This browser was removed."))
+        event = append_event(row, "tested", actor)
         push_messages.write_test(row, event.pk)
 
 
 def record_success(subscription_id: int) -> None:
     """Record that the push service took a message."""
+    now = clock.now()
     PushSubscription.objects.filter(pk=subscription_id).update(
-        failures=0, error="", tried_at=clock.now(), paused_until=None
+        failures=0, error="", tried_at=now, succeeded_at=now, paused_until=None
     )
 
 
@@ -199,11 +223,12 @@ def record_failure(subscription_id: int, failure: Failure) -> None:
         if row is None:
             return
         row.failures, row.error, row.tried_at = row.failures + 1, failure.reason[:255], now
+        row.failure, row.failed_at = row.error, now
         if failure.wait_s:
             row.paused_until = now + timedelta(seconds=failure.wait_s)
         elif row.failures >= MAX_FAILURES and not failure.is_permanent:
             row.paused_until = now + PAUSE
-        row.save(update_fields=["failures", "error", "tried_at", "paused_until"])
+        row.save(update_fields=["failures", "error", "tried_at", "failure", "failed_at", "paused_until"])
 
 
 def _owned_by(owner: Owner) -> dict[str, Any]:
@@ -212,28 +237,30 @@ def _owned_by(owner: Owner) -> dict[str, Any]:
     return {"user": None, "technician": owner}
 
 
-def _read_entered(entered: Mapping[str, Any]) -> tuple[str, Any]:
+def read_entered(entered: Mapping[str, Any]) -> tuple[str, Any]:
+    """Return the endpoint and the keys of a subscription that a browser names. Raises ValidationError."""
     endpoint, keys = entered.get("endpoint"), entered.get("keys")
     if not isinstance(endpoint, str) or not isinstance(keys, Mapping) or len(endpoint) > MAX_ENDPOINT:
-        raise ValidationError("This is no subscription of a browser.")
+        raise ValidationError(_("This is not a subscription of a browser."))
     if not re.fullmatch(r"[\x21-\x7e]+", endpoint):
-        raise ValidationError("The endpoint must be a URL.")
+        raise ValidationError(_("The endpoint must be a URL."))
     check_target_url(endpoint)
     if urlsplit(endpoint).scheme != "https":
-        raise ValidationError("The endpoint must be an https URL.")
+        raise ValidationError(_("The endpoint must be an https URL."))
     point, secret = str(keys.get("p256dh", "")), str(keys.get("auth", ""))
     try:
         is_point = len(from_base64url(point)) == POINT_BYTES
         ec.EllipticCurvePublicKey.from_encoded_point(ec.SECP256R1(), from_base64url(point))
         is_secret = len(from_base64url(secret)) == AUTH_BYTES
     except ValueError:
-        raise ValidationError("The keys of the subscription are not valid.") from None
+        raise ValidationError(_("The keys of the subscription are not valid.")) from None
     if not (is_point and is_secret):
-        raise ValidationError("The keys of the subscription are not valid.")
+        raise ValidationError(_("The keys of the subscription are not valid."))
     return endpoint, {"p256dh": point, "auth": secret}
 
 
-def _append_event(row: PushSubscription, verb: str, actor: Actor) -> Event:
+def append_event(row: PushSubscription, verb: str, actor: Actor) -> Event:
+    """Append an event about the browser, without its secrets."""
     return events.append(
         row.organization_id, f"push_subscription.{verb}", row.pk, actor=actor, name=row.name, host=row.host,
         user_id=row.user_id, technician_id=row.technician_id,

@@ -69,6 +69,8 @@
     current = (await worker?.pushManager.getSubscription()) || null;
     digest = current ? await hash(current.endpoint) : "";
     render();
+    if (name() === "on") worker?.active?.postMessage({ type: "turned-on", subscription: current.toJSON() });
+    else if (isPossible && Notification.permission === "granted") worker?.active?.postMessage({ type: "check" });
   }
 
   function name() {
@@ -112,13 +114,17 @@
     current = await worker.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: toBytes(state.key) });
     digest = await hash(current.endpoint);
     state = await send({ do: "on", subscription: current.toJSON() });
+    worker.active?.postMessage({ type: "turned-on", subscription: current.toJSON() });
     render();
     refresh();
   }
 
   async function turnOff() {
     const gone = digest;
-    if (!section().hasAttribute("data-shared")) await current?.unsubscribe();
+    if (!section().hasAttribute("data-shared")) {
+      (await navigator.serviceWorker.getRegistration(WORKER))?.active?.postMessage({ type: "turned-off" });
+      await current?.unsubscribe();
+    }
     current = null;
     digest = "";
     state = await send({ do: "off", browser: gone });
@@ -150,6 +156,10 @@
     } finally {
       button.disabled = false;
     }
+  });
+  /* The service worker has replaced this browser's subscription. */
+  navigator.serviceWorker?.addEventListener("message", (event) => {
+    if (event.data?.type === "renewed" && section()) look().catch(() => {});
   });
   document.addEventListener("htmx:afterSwap", render);
   document.addEventListener("DOMContentLoaded", () => {

@@ -5,7 +5,10 @@ const OFFLINE = {{ offline|safe }};
 const KEPT = {{ kept|safe }};
 const CACHE = {{ cache|safe }};
 const ICON = {{ icon|safe }};
+const RENEWAL = {{ renewal|safe }};
+const STATE = "push-subscription";
 const CLOSED_AFTER_MS = 8000;
+const RETRIES_MS = [0, 5000, 30000];
 
 self.addEventListener("install", (event) => {
   event.waitUntil(
@@ -18,9 +21,9 @@ self.addEventListener("activate", (event) => {
   event.waitUntil(forgetOthers().then(() => self.clients.claim()));
 });
 
-/* Delete what an earlier version kept. */
+/* Delete what an earlier version kept, but not the subscription. */
 async function forgetOthers() {
-  for (const name of await caches.keys()) if (name !== CACHE) await caches.delete(name);
+  for (const name of await caches.keys()) if (name !== CACHE && name !== STATE) await caches.delete(name);
 }
 
 /* --- Without a connection ------------------------------------------------------------------------------------------ */
@@ -112,7 +115,63 @@ async function open(path) {
   await self.clients.openWindow(url.href);
 }
 
-/* A page says that its user signs out: nothing of theirs stays here. */
+/* --- The subscription ---------------------------------------------------------------------------------------------- */
+/* The browser has another subscription, or none. Its push service knows the earlier one no longer. */
+self.addEventListener("pushsubscriptionchange", (event) => {
+  event.waitUntil(renew(event.oldSubscription && event.oldSubscription.toJSON(), event.newSubscription));
+});
+
+/* Keep what the server knows, since many browsers do not say which subscription has ended. */
+async function remember(subscription) {
+  await (await caches.open(STATE)).put(RENEWAL, new Response(JSON.stringify(subscription)));
+}
+
+async function remembered() {
+  const kept = await caches.match(RENEWAL, { cacheName: STATE });
+  return kept ? kept.json() : null;
+}
+
+/* Replace the earlier subscription on the server. It proves by its secret that it is this browser. */
+async function renew(before, given) {
+  const old = before || (await remembered());
+  if (!old) return;
+  for (const wait of RETRIES_MS) {
+    await new Promise((done) => setTimeout(done, wait));
+    try {
+      const { key } = await (await fetch(RENEWAL, { credentials: "omit", cache: "no-store" })).json();
+      const fresh = await subscribe(given || (await self.registration.pushManager.getSubscription()), key);
+      const body = JSON.stringify({ before: old, subscription: fresh.toJSON() });
+      const headers = { "Content-Type": "application/json" };
+      const answer = await fetch(RENEWAL, { method: "POST", credentials: "omit", headers, body });
+      if (answer.status === 404) return void (await caches.delete(STATE)); // the server has removed this browser
+      if (!answer.ok) continue;
+      await remember(fresh);
+      const pages = await self.clients.matchAll({ type: "window", includeUncontrolled: true });
+      for (const page of pages) page.postMessage({ type: "renewed" });
+      return;
+    } catch { /* no connection: again, and at the latest when a page is opened */ }
+  }
+}
+
+async function subscribe(current, key) {
+  const bytes = Uint8Array.from(atob(key.replaceAll("-", "+").replaceAll("_", "/")), (letter) => letter.charCodeAt(0));
+  const under = current?.options?.applicationServerKey;
+  if (current && (!under || new Uint8Array(under).every((byte, at) => byte === bytes[at]))) return current;
+  await current?.unsubscribe();
+  return self.registration.pushManager.subscribe({ userVisibleOnly: true, applicationServerKey: bytes });
+}
+
+/* A page asks whether the subscription is still the one that the server knows. */
+async function check() {
+  const [old, current] = [await remembered(), await self.registration.pushManager.getSubscription()];
+  if (old && old.endpoint !== current?.endpoint) await renew(old, current);
+}
+
+/* A page says what its user does. After a sign-out, nothing of theirs stays here. */
 self.addEventListener("message", (event) => {
-  if (event.data?.type === "signed-out") event.waitUntil(Promise.all([closeAll(), forgetOthers()]));
+  const { type, subscription } = event.data || {};
+  if (type === "signed-out") event.waitUntil(Promise.all([closeAll(), forgetOthers(), caches.delete(STATE)]));
+  if (type === "turned-off") event.waitUntil(caches.delete(STATE));
+  if (type === "turned-on") event.waitUntil(remember(subscription));
+  if (type === "check") event.waitUntil(check());
 });

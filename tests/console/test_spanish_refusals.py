@@ -155,7 +155,7 @@ def test_claim_of_another_is_named_in_spanish(desk: Desk) -> None:
     assert "Bob lo tom" in shown(answer)
 
 
-def test_channel_forms_are_in_spanish(desk: Desk) -> None:
+def test_channel_forms_and_push_refusals_are_in_spanish(desk: Desk) -> None:
     for kind in ("slack", "teams", "google_chat", "telegram", "matrix", "ntfy", "webhook"):
         page = desk.see(f"/notifications/channels/new/{kind}/")
         assert list(english_in(page, ("Incoming Webhooks", "/messages"))) == [], kind
@@ -164,6 +164,10 @@ def test_channel_forms_are_in_spanish(desk: Desk) -> None:
         )
         assert answer.status_code == 422
         assert list(english_in(shown(answer), ("Incoming Webhooks", "/messages"))) == [], kind
+    push = desk.client.post("/notifications/push/", '{"do": "on"}', content_type="application/json")
+    assert push.json()["problem"] == "Esto no es una suscripción de un navegador."
+    push = desk.client.post("/notifications/push/", '{"do": "test"}', content_type="application/json")
+    assert push.json()["problem"] == "Este navegador fue quitado."
 
 
 def test_privacy_pages_are_in_spanish(desk: Desk, browser: Any) -> None:

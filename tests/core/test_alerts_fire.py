@@ -125,6 +125,7 @@ SITUATIONS: dict[str, tuple[Series, Series]] = {
     "AlertsNotEscalating": level("dispatch_alerts_overdue", 1),
     "AlertUnacknowledged": level("dispatch_alerts_oldest_open_seconds", 1900, silent=1700),
     "NotificationsNotLeaving": growth('dispatch_deliveries_total{channel="sms", status="failed"}'),
+    "PushFailing": level("dispatch_push_failing_organizations", 1),
     "LeadersGivingUp": (
         {'dispatch_leaderships_given_up_total{name="placer", reason="failed"}': "0+1x180"},
         {'dispatch_leaderships_given_up_total{name="placer", reason="failed"}': "0x119 1x60"},

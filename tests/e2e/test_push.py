@@ -42,6 +42,12 @@ INSTALLED = """
 const real = window.matchMedia.bind(window);
 window.matchMedia = (query) => query.includes("standalone") ? { matches: true } : real(query);
 """
+# The push service gave the browser another subscription; the browser does not say which one it replaces.
+CHANGE = """(given) => {
+  const newSubscription = { ...given, options: {}, toJSON: () => given };
+  const change = { oldSubscription: null, newSubscription };
+  self.dispatchEvent(Object.assign(new ExtendableEvent("pushsubscriptionchange"), change));
+}"""
 SHOWN = """async () => (await self.registration.getNotifications()).map(
   ({ title, body, tag }) => ({ title, body, tag }))"""
 FOCUS = "() => { WindowClient.prototype.focus = async function () { return this; }; }"  # needs a person's click
@@ -155,6 +161,17 @@ def test_click_opens_the_page_in_the_open_tab(floor, sign_in, service: PushServi
     visitor.click("acknowledge")
     page.wait_for_url("**/leads/")
     assert len(page.context.pages) == 1
+
+
+def test_browser_renews_its_subscription_without_a_session(floor, sign_in, service: PushService) -> None:
+    page = sign_in(make.dispatcher(floor.organization), path="/notifications/choices/")
+    visitor = Visitor(page, service)
+    visitor.turn_on("Turn on for this browser")
+    wait_until(lambda: visitor.worker.evaluate("async () => Boolean(await remembered())"))
+    page.context.clear_cookies()
+    visitor.worker.evaluate(CHANGE, service.browser("renewed").subscription)
+    wait_until(lambda: PushSubscription.objects.get().endpoint.endswith("/renewed"))
+    assert visitor.worker.evaluate("async () => (await remembered()).endpoint").endswith("/renewed")
 
 
 def test_blocked_notifications_are_explained(floor, sign_in, service: PushService) -> None:

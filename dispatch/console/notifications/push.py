@@ -6,6 +6,7 @@ A browser asks for its state, and changes it, by JSON. It names itself by the di
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 from django.conf import settings
@@ -21,6 +22,7 @@ from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
 from dispatch.jobs import signed_links
 from dispatch.jobs.public.common import with_signed_link
 from dispatch.technicians.models import Technician
@@ -40,7 +42,7 @@ def own_browser(request: HttpRequest) -> HttpResponse:
     """Return the state of the user's browsers; on POST, change this one first."""
     user = user_of(request)
     if not alert_links.is_recipient(request.organization.pk, user):
-        return JsonResponse({"problem": "You are no member of this organization."}, status=403)
+        return JsonResponse({"problem": _("You are not a member of this organization.")}, status=403)
     return _handle(request, request.organization, user, request.actor, has_cookie=True)
 
 
@@ -75,7 +77,7 @@ def remove_browser(request: HttpRequest, subscription_id: int) -> HttpResponse:
     """Remove one of the user's browsers."""
     row = _own(request, subscription_id)
     push_subscriptions.remove(row, actor=request.actor)
-    messages.success(request, f"{row.name} was removed.")
+    messages.success(request, _("{name} was removed.").format(name=row.name))
     return _back(request)
 
 
@@ -119,17 +121,23 @@ def _change(
             organization, owner, entered if isinstance(entered, dict) else {}, agent=agent, actor=actor
         )
     rows = push_subscriptions.subscriptions_of(organization.pk, owner)
-    row = rows.filter(endpoint_hash=str(body.get("browser", ""))[:64].replace("\0", "")).first()
+    row = rows.filter(endpoint_hash=_digest_of(body)).first()
     if body.get("do") == "off":
         if row is not None:
             push_subscriptions.remove(row, actor=actor)
     elif body.get("do") == "test":
         if row is None:
-            raise TestRefused("This browser was removed.")
+            raise TestRefused(_("This browser was removed."))
         push_subscriptions.send_test(row, actor=actor)
     else:
         raise BadRequest("Must be on, off or test.")
     return None
+
+
+def _digest_of(body: dict[str, Any]) -> str:
+    """Return the digest by which the browser names itself, or "" if it is none."""
+    given = body.get("browser")
+    return given if isinstance(given, str) and re.fullmatch(r"[0-9a-f]{64}", given) else ""
 
 
 def _body_of(request: HttpRequest) -> dict[str, Any]:

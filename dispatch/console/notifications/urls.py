@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from dispatch.console.notifications import acknowledging, channels, inbox, phone, preferences, push
+from dispatch.console.notifications import acknowledging, channels, inbox, phone, preferences, push, push_renewal
 
 urlpatterns = [
     path("", inbox.page, name="notifications"),
@@ -14,6 +14,7 @@ urlpatterns = [
     path("channels/<int:channel_id>/test/", channels.test_channel, name="channel_test"),
     path("channels/<int:channel_id>/remove/", channels.remove_channel, name="channel_remove"),
     path("push/", push.own_browser, name="push"),
+    path("push/renew/", push_renewal.renew_browser, name="push_renewal"),
     path("push/browsers/", push.list_browsers, name="push_browsers"),
     path("push/<int:subscription_id>/test/", push.test_browser, name="push_test"),
     path("push/<int:subscription_id>/remove/", push.remove_browser, name="push_remove"),
