@@ -32,6 +32,13 @@ STORED = (
     ),
     mark_stored("The phone provider refused our account"),
     mark_stored("The phone provider does not respond"),
+    mark_stored("carriers blocked {count} of {most} calls"),
+    mark_stored("{count} of {most} calls failed"),
+    mark_stored("only {count} of {most} calls were answered"),
+    mark_stored(
+        "The daily spending cap of {amount} {currency} is reached. Calls and texts continue tomorrow. An admin "
+        "can raise the cap under Daily spending caps."
+    ),
     mark_stored("Phone provider"),
     mark_stored("The customer"),
     mark_stored("Customer"),

@@ -188,7 +188,9 @@ def _detail_of(kind: str, data: Mapping[str, Any]) -> str:
         return translate_resolution(str(data.get("how") or ""))
     if kind == "job.alert_escalated":
         return translate_recipients(str(data.get("told") or ""))
-    return translate_reason(str(data.get("reason") or data.get("why") or ""))
+    reason = str(data.get("reason") or data.get("why") or "")
+    is_entered = kind == "job.cancelled" and not reason.startswith("duplicate of job ")
+    return reason if is_entered else translate_reason(reason)
 
 
 def translate_recipients(told: str) -> str:

@@ -72,7 +72,7 @@ def test_reasons_are_stored_in_english_and_shown_in_spanish(desk: Desk) -> None:
     ann = desk.technician("Ann")
     job = desk.job("assigned", technician=ann)
     with languages.override("es"):
-        services.cancel(job.pk, "el cliente llamó", actor=BOB)
+        services.cancel(job.pk, "busy", actor=BOB)
     Offer.objects.create(
         organization=desk.organization, job=job, technician=ann, attempt=1, status="timed_out",
         expires_at=clock.now(), reason="no answer in time", outcome="timed_out",
@@ -95,13 +95,14 @@ def test_reasons_are_stored_in_english_and_shown_in_spanish(desk: Desk) -> None:
         "no respondió a tiempo",
         "calificado, dentro de los 20 mi de la ronda 2, habilidad preferida: gas",
         "la llamada falló (error 31005)",
-        "espera: una línea libre",
+        "está en espera: falta una línea libre",
         "Ana por mensaje de texto y llamada, Bo por correo",
         "Bob asignó el trabajo a Ann",
         "el trabajo cambió",
+        "canceló el trabajo: busy",
     ):
         assert words in page, words
-    assert list(english_in(page, (*DATA, "Ann", "Eve"))) == []
+    assert list(english_in(page, (*DATA, "Ann", "Eve", ": busy"))) == []
     assert Event.objects.filter(kind="offer.missed", data__reason=data["reason"]).exists()
 
 
