@@ -11,11 +11,13 @@ class AccountsConfig(AppConfig):
     def ready(self) -> None:
         from accounts import loops
         from accounts.auth import second_factor, sessions  # noqa: F401  (they connect receivers)
+        from accounts.handover_notes import retention
         from accounts.personal import PART
         from dispatch.core import crypto
         from dispatch.core.privacy.personal_data import register
 
         loops.register()
+        retention.register()
         register("accounts", PART)
         for name in ("secret", "seed"):  # of TOTP and of recovery codes
             crypto.register_json_value("mfa.Authenticator", "data", name)

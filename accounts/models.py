@@ -1,7 +1,7 @@
 """Define Organization, User, Membership, ApiKey, OrganizationLimits and RetentionRule.
 
-`IdentityProvider` is in `sso.models`, `SavedView` and `DefaultView` are in `saved_views.models`, and
-`ReportSubscription` is in `report_subscriptions`.
+`IdentityProvider` is in `sso.models`, `SavedView` and `DefaultView` are in `saved_views.models`, `HandoverNote`
+and `HandoverReading` in `handover_notes.models`, and `ReportSubscription` is in `report_subscriptions`.
 """
 
 from __future__ import annotations
@@ -368,6 +368,7 @@ class RetentionRule(OwnedModel):
 
 
 # Django looks for models in this module.
+from accounts.handover_notes.models import HandoverNote, HandoverReading  # noqa: E402, F401
 from accounts.report_subscriptions import ReportSubscription  # noqa: E402, F401
 from accounts.saved_views.models import DefaultView, SavedView  # noqa: E402, F401
 from accounts.sso.models import IdentityProvider  # noqa: E402, F401

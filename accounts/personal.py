@@ -15,6 +15,8 @@ from accounts import services
 from accounts.models import (
     ApiKey,
     DefaultView,
+    HandoverNote,
+    HandoverReading,
     IdentityProvider,
     Membership,
     ReportSubscription,
@@ -70,6 +72,10 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     )
     own_views = SavedView.objects.of(person.organization_id).filter(Q(owner__in=ids) | Q(shared_by__in=ids))
     tables["saved_views"] = personal_data.as_rows(own_views, "id", "name", "query", "created_at")
+    notes = HandoverNote.objects.of(person.organization_id)
+    tables["handover_notes"] = personal_data.as_rows(notes.filter(author__in=ids), "id", "text", "written_at")
+    readings = HandoverReading.objects.filter(note__in=notes, reader__in=ids)
+    tables["handover_notes_read"] = personal_data.as_rows(readings, "id", "note_id", "read_at")
     return tables
 
 

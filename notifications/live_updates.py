@@ -29,8 +29,8 @@ from dispatch.core.redis.client import CHANNELS, CircuitOpen, client
 # Subjects whose events are all pushed. Busier subjects (call, message, lead, run) are left out; pages poll those.
 SUBJECTS = frozenset(
     {
-        "account", "call_error", "campaign", "endpoint", "job", "membership", "number", "offer", "pool",
-        "schedule", "submission", "technician",
+        "account", "call_error", "campaign", "endpoint", "handover_note", "job", "membership", "number", "offer",
+        "pool", "schedule", "submission", "technician",
     }
 )  # fmt: skip
 # Of calls, only the kinds that may need attention; of texts, their delivery.

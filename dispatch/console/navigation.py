@@ -62,6 +62,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "accounts.Organization": "apartment",
         "accounts.Membership": "badge",
         "accounts.User": "person",
+        "accounts.HandoverNote": "sticky_note_2",
         "accounts.ApiKey": "key",
         "accounts.IdentityProvider": "passkey",
         "accounts.RetentionRule": "auto_delete",

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
 
 from accounts import services as accounts
-from accounts.models import User
+from accounts.handover_notes import services as handover_notes
+from accounts.models import HandoverNote, User
 from accounts.tenancy import SESSION_KEY, user_of
 from dispatch.console import health, views_base
 from dispatch.console.views_base import console_view
+from dispatch.core.languages import gettext as _
 
 
 @require_GET
@@ -51,10 +56,25 @@ def dismiss_tour(request: HttpRequest) -> HttpResponse:
 @require_POST
 @console_view
 def duty(request: HttpRequest) -> HttpResponse:
-    """Set the user on or off duty (`on_duty` is 1 or 0)."""
+    """Set the user on or off duty (`on_duty` is 1 or 0). A `note` at the end is a hand-over note."""
+    note = None
     if request.membership is not None:
-        accounts.set_duty(request.membership.pk, request.POST.get("on_duty") == "1", actor=request.actor)
+        try:
+            note = _set_duty(request)
+        except ValidationError as error:
+            return views_base.with_note(HttpResponse(status=204), " ".join(error.messages), "late")
         request.membership.refresh_from_db()
-    if views_base.is_fragment(request):
-        return views_base.render_fragment(request, "console/_duty.html", {})
-    return views_base.back_to(request, views_base.return_url(request))
+    if not views_base.is_fragment(request):
+        return views_base.back_to(request, views_base.return_url(request))
+    answer = views_base.render_fragment(request, "console/_duty.html", {})
+    said: dict[str, Any] = {"duty-changed": {}}
+    if note is not None:
+        said["dispatch:note"] = {"text": _("Your note is on the board for the next shift."), "tone": "good"}
+    return views_base.with_dom_events(answer, said)
+
+
+def _set_duty(request: HttpRequest) -> HandoverNote | None:
+    if request.POST.get("on_duty") == "1":
+        accounts.set_duty(request.membership.pk, True, actor=request.actor)
+        return None
+    return handover_notes.end_shift(request.membership.pk, request.POST.get("note", ""), actor=request.actor)

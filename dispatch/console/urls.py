@@ -3,7 +3,7 @@
 from django.urls import include, path
 
 from dispatch.console import app_manifest, page_context, service_worker
-from dispatch.console.board import bulk, job_panel, new_job, saved_views, thread, views
+from dispatch.console.board import bulk, handover, job_panel, new_job, saved_views, thread, views
 from dispatch.console.notifications.acknowledging import alert_link
 from dispatch.console.notifications.push import technician_browser
 from dispatch.console.timeline import views as timeline
@@ -26,6 +26,8 @@ urlpatterns = [
     path("board/views/", saved_views.show_menu, name="views"),
     path("board/views/<int:view_id>/", saved_views.change_view, name="view"),
     path("board/claims/", views.claim_item, name="claim"),
+    path("board/handover/", handover.show_notes, name="handover_notes"),
+    path("board/handover/<int:note_id>/", handover.read_note, name="read_handover_note"),
     path("board/crew/", views.technician_strip_view, name="crew"),
     path("board/crew/<int:technician_id>/back/", views.resume_technician, name="call_back"),
     path("board/map/", views.map_view, name="map"),

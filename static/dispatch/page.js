@@ -70,6 +70,7 @@
   });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
+    if (document.querySelector(":popover-open")) return event.stopImmediatePropagation(); // the browser closes it
     const open = document.querySelector("details.menu-box[open]");
     if (open) {
       open.open = false;

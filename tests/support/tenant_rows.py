@@ -11,6 +11,8 @@ from django.db.models import Model
 from accounts.models import (
     ApiKey,
     DefaultView,
+    HandoverNote,
+    HandoverReading,
     IdentityProvider,
     Membership,
     Organization,
@@ -227,6 +229,10 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     DefaultView: lambda t: DefaultView.objects.create(
         organization=t.organization, user=t.dispatcher, view=t.row(SavedView)
     ),
+    HandoverNote: lambda t: HandoverNote.objects.create(
+        organization=t.organization, author=t.dispatcher, text=f"{t.tag} note"
+    ),
+    HandoverReading: lambda t: HandoverReading.objects.create(note=t.row(HandoverNote), reader=t.dispatcher),
     RetentionRule: lambda t: RetentionRule.objects.create(
         organization=t.organization, what="events", days=400 + t.organization.pk
     ),

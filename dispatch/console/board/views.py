@@ -16,7 +16,7 @@ from accounts import demo_logins
 from accounts.models import Membership
 from accounts.tenancy import user_of
 from dispatch.console import views_base
-from dispatch.console.board import job_panel, map_data, saved_views
+from dispatch.console.board import handover, job_panel, map_data, saved_views
 from dispatch.console.board import map as board_map
 from dispatch.console.board.attention import MAX_ALL, MAX_SHOWN, find_attention
 from dispatch.console.board.cards import (
@@ -75,6 +75,7 @@ def board(request: HttpRequest) -> HttpResponse:
     context |= {
         **saved_views.build_menu(request, request.GET),
         "crew": load_strip(request.organization),
+        "handover_notes": handover.load_notes(request),
         "has_tour": demo_logins.is_demo_login(person) and person.tour_dismissed_at is None,
         "services": ServiceType.objects.of(request.organization).filter(is_active=True),
         "priorities": [(choice.name.lower(), choice.label) for choice in Priority],

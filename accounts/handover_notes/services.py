@@ -1,0 +1,79 @@
+"""Write, list and read hand-over notes. Their events carry no text: it may name customers, and events are kept."""
+
+from __future__ import annotations
+
+import unicodedata
+from datetime import timedelta
+
+from django.core.exceptions import ValidationError
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q, QuerySet
+
+from accounts import services as accounts
+from accounts.handover_notes.models import MAX_TEXT, HandoverNote, HandoverReading
+from accounts.models import Membership, Organization, User
+from dispatch.core import clock, events
+from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
+
+# A note that someone has read is shown for this long to those who have not.
+SHOWN_AFTER_READING = timedelta(hours=24)
+MAX_SHOWN = 20
+
+
+@transaction.atomic
+def end_shift(membership_id: int, text: str, *, actor: Actor) -> HandoverNote | None:
+    """Put a member off duty, and store their note for the next shift. Return the note; None for an empty text.
+
+    A member who is off duty already leaves no note: the form was sent twice. Raises ValidationError {text}.
+    """
+    text = clean_text(text)
+    locked = Membership.objects.select_for_update(no_key=True, of=("self",)).get(pk=membership_id)
+    was_on_duty = locked.on_duty
+    member = accounts.set_duty(membership_id, False, actor=actor)
+    if not text or not was_on_duty:
+        return None
+    note: HandoverNote = HandoverNote.objects.create(
+        organization_id=member.organization_id, author_id=member.user_id, text=text
+    )
+    events.append(member.organization_id, "handover_note.written", note.pk, actor=actor)
+    return note
+
+
+def open_notes(organization: Organization, user: User) -> QuerySet[HandoverNote]:
+    """Select the notes that this user, who is on duty, has not read, oldest first.
+
+    A note that nobody has read stays, also for its author. One that a colleague has read is shown to the others
+    for a day, so that all who come on duty see it, and not to its author.
+    """
+    own_reading = HandoverReading.objects.filter(note=OuterRef("pk"), reader=user)
+    is_recent = Q(written_at__gte=clock.now() - SHOWN_AFTER_READING) & ~Q(author=user)
+    notes = HandoverNote.objects.of(organization).filter(Q(first_read_at=None) | is_recent)
+    found: QuerySet[HandoverNote] = notes.exclude(Exists(own_reading)).select_related("author")
+    return found.order_by("written_at", "pk")
+
+
+@transaction.atomic
+def mark_as_read(organization: Organization, note_id: int, user: User, *, actor: Actor) -> HandoverNote:
+    """Record that the user has read the note; once, however often they press. Raises HandoverNote.DoesNotExist."""
+    note: HandoverNote = HandoverNote.objects.of(organization).select_for_update(no_key=True).get(pk=note_id)
+    now = clock.now()
+    _, is_new = HandoverReading.objects.get_or_create(note=note, reader=user, defaults={"read_at": now})
+    if not is_new:
+        return note
+    if note.first_read_at is None:
+        note.first_read_at = now
+        note.save(update_fields=["first_read_at"])
+    events.append(note.organization_id, "handover_note.read", note.pk, actor=actor)
+    return note
+
+
+def clean_text(text: str) -> str:
+    """Return the text without spaces around it. Raises ValidationError {text}."""
+    text = "\n".join(line.rstrip() for line in text.replace("\r\n", "\n").replace("\r", "\n").strip().split("\n"))
+    if len(text) > MAX_TEXT:
+        words = _("The note is too long ({count} characters, at most {limit}). Shorten it.")
+        raise ValidationError({"text": words.format(count=len(text), limit=MAX_TEXT)})
+    if any(unicodedata.category(letter) in ("Cc", "Cs") and letter not in "\n\t" for letter in text):
+        raise ValidationError({"text": _("Remove the characters that can't be seen.")})
+    return text
