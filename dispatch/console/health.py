@@ -14,7 +14,7 @@ from django.db.models import Min, Q, Sum
 from rq import Worker
 
 from accounts.models import Organization
-from dispatch.capacity.models import OutboundNumber
+from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock
 from dispatch.core.db import write_probe
 from dispatch.core.events import horizon, quarantine, readers
@@ -33,6 +33,10 @@ from notifications.services import push_health
 CACHED_S = 2.0
 # Reader of the event log → the name of its deliveries.
 READERS = {"notifications": mark("notifications"), "outbox": mark("messages to endpoints")}
+OUTAGES = {
+    ProviderAccount.Outage.REFUSED: mark("Phone provider refuses the account: its calls and texts wait"),
+    ProviderAccount.Outage.NO_ANSWER: mark("Phone provider doesn't respond: its calls and texts wait"),
+}
 MAX_HEALTHY_QUEUE = 100
 MAX_NAMED = 2
 _cached: dict[int, tuple[float, Health]] = {}
@@ -49,7 +53,8 @@ class Health:
     whose leader gave up, with the reasons. `redis_fault`: what is wrong with Redis, in words, or empty.
     `database_fault`: why PostgreSQL rejects writes, in words, or empty.
     `spend_hold`: why calls and texts wait for the spending cap, or empty. `cut_off`: the hosts that do not reach
-    the phone provider although others do. `push_fault`: why no browser gets push notifications, or empty.
+    the phone provider although others do. `outages`: what is wrong with the phone accounts that fail, in words.
+    `push_fault`: why no browser gets push notifications, or empty.
     """
 
     workers: int | None
@@ -68,6 +73,7 @@ class Health:
     database_fault: str = ""
     spend_hold: str = ""
     cut_off: tuple[str, ...] = ()
+    outages: tuple[str, ...] = ()
     push_fault: str = ""
     at: datetime = field(default_factory=clock.now)
 
@@ -127,8 +133,16 @@ def _read_health(organization: Organization) -> Health:
         workers, queued, without, since, late_s, lines, free, *_lag(),
         quarantined=failed, given_up=_given_up(), redis_fault=_redis_fault(), spend_hold=hold,
         database_fault=_database_fault(),
-        cut_off=tuple(reachability.cut_off_hosts()), push_fault=push_health.find_fault(organization.pk),
+        cut_off=tuple(reachability.cut_off_hosts()), outages=_outages(organization),
+        push_fault=push_health.find_fault(organization.pk),
     )  # fmt: skip
+
+
+def _outages(organization: Organization) -> tuple[str, ...]:
+    """Return what is wrong with the organization's phone accounts: marked texts, each once."""
+    failing = ProviderAccount.objects.of(organization).filter(is_active=True).exclude(outage="")
+    found = set(failing.values_list("outage", flat=True))
+    return tuple(words for outage, words in OUTAGES.items() if outage in found)
 
 
 def _redis_fault() -> str:

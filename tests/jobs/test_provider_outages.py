@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from dispatch.capacity.models import ProviderAccount
+from dispatch.console import health
 from dispatch.console.board.cards import state_of
+from dispatch.console.health import OUTAGES, current_health
 from dispatch.core import clock, events
 from dispatch.core.models import Event
 from dispatch.jobs.models import Offer
@@ -50,6 +52,9 @@ def test_refused_account_keeps_the_order_of_technicians(floor, code):
     assert (floor.status(job), floor.job(job).waiting_for) == ("dispatching", "account")
     assert account_events() == ["account.outage_began"], "known at once"
     assert str(code) in account().outage_reason
+    assert current_health(floor.organization).outages == (OUTAGES["refused"],), (
+        "also after the alert is acknowledged"
+    )
     pass_time(floor, 60)
     assert floor.offers(job) == [("Ann", "provider_refused")], "no offer is made while the account is refused"
     floor.phone(ann).will(answer(press="1"))
@@ -58,6 +63,8 @@ def test_refused_account_keeps_the_order_of_technicians(floor, code):
     floor.until(lambda: floor.status(job) == "assigned")
     assert floor.job(job).technician == ann
     assert account_events() == ["account.outage_began", "account.outage_ended"]
+    health.reset()
+    assert current_health(floor.organization).outages == ()
     assert_nobody_is_blamed()
 
 
