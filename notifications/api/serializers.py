@@ -10,9 +10,11 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from accounts.api.base import OwnedSerializer
+from dispatch.core.languages import gettext as _
 from dispatch.jobs.models import Job
 from notifications.models import Alert, Delivery, Notification
 from notifications.rendering import outcome_of, path_to, title_and_body
+from notifications.rules import BY_KIND
 
 
 def with_asked_at(rows: QuerySet) -> QuerySet:
@@ -25,6 +27,7 @@ def with_asked_at(rows: QuerySet) -> QuerySet:
 class NotificationSerializer(OwnedSerializer):
     """A notification.
 
+    `kind_label`: the name of its kind, such as "A job may be a duplicate".
     `acknowledged_by`: name of the user who acknowledged the alert. `settled_how`: how its cause ended. `page`:
     path of the console page for its subject, or empty. `asked_at`: when the job's customer sent the request; null
     for other subjects.
@@ -33,12 +36,14 @@ class NotificationSerializer(OwnedSerializer):
     asked_at = serializers.SerializerMethodField()
     acknowledged_by = serializers.SerializerMethodField()
     page = serializers.SerializerMethodField()
+    kind_label = serializers.SerializerMethodField()
 
     class Meta:
         model = Notification
         fields = [
-            "id", "alert", "event_id", "kind", "level", "title", "body", "subject_type", "subject_id", "page",
-            "created_at", "asked_at", "read_at", "acknowledged_at", "acknowledged_by", "settled_at", "settled_how",
+            "id", "alert", "event_id", "kind", "kind_label", "level", "title", "body", "subject_type",
+            "subject_id", "page", "created_at", "asked_at", "read_at", "acknowledged_at", "acknowledged_by",
+            "settled_at", "settled_how",
         ]  # fmt: skip
         read_only_fields = fields
 
@@ -58,6 +63,10 @@ class NotificationSerializer(OwnedSerializer):
         shown: dict[str, Any] = super().to_representation(row)
         title, body = title_and_body(row)
         return {**shown, "title": title, "body": body, "settled_how": outcome_of(row)}
+
+    def get_kind_label(self, row: Notification) -> str:
+        rule = BY_KIND.get(row.kind)
+        return _(rule.label) if rule else row.kind
 
     def get_page(self, row: Notification) -> str:
         return path_to(row)

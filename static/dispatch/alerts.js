@@ -13,7 +13,7 @@
   const D = window.Dispatch;
   const title = document.title;
   const alerts = new Map(); // open critical ones, by id
-  const elements = new Map(); // toasts, by id
+  const elements = new Map(); // toasts, by the ids of their notifications
   const sounded = new Map(); // id → when last
   const asked = new Set(); // those this page has acknowledged or marked as read
   let box = null;
@@ -84,11 +84,21 @@
     return row.level === "critical" ? !row.acknowledged_at && !row.settled_at : !row.read_at;
   }
 
+  /* Take a notification off its toast, and the toast away with the last one. */
   function remove(id) {
-    const gone = elements.get(id);
-    if (gone?.contains(document.activeElement)) (document.querySelector("#alert-bar button, #notices button") || document.getElementById("main"))?.focus();
-    gone?.remove();
+    const shown = elements.get(id);
     elements.delete(id);
+    if (!shown) return;
+    shown.rows.delete(id);
+    if (shown.rows.size) fill(shown);
+    else close(shown);
+  }
+
+  function close(shown) {
+    for (const id of shown.rows.keys()) elements.delete(id);
+    const focused = shown.contains(document.activeElement);
+    shown.remove();
+    if (focused) (document.querySelector("#alert-bar button, #notices button") || document.getElementById("main"))?.focus();
   }
 
   /* "Service · name · place": isolate the writing direction of each part. */
@@ -100,21 +110,33 @@
 
   function made(row) {
     const toast = element("article", "", "toast calling");
-    toast.dataset.id = row.id;
-    toast.append(shape("dot"), element("strong", row.title));
-    if (row.body) toast.append(inParts(row.body));
-    const line = element("div", "", "row");
-    const button = element("button", T.get("Mark as read"), "button");
+    toast.rows = new Map([[row.id, row]]);
+    const button = element("button", "", "button");
     button.type = "button";
-    button.addEventListener("click", () => settle(row, button));
-    line.append(button);
-    if (row.page) {
-      const link = element("a", row.subject_type === "job" ? T.get("Open job") : T.get("Open"), "button plain");
-      link.href = row.page;
-      line.append(link);
-    }
-    toast.append(line);
+    button.addEventListener("click", async () => { for (const one of [...toast.rows.values()]) await settle(one, button); });
+    const line = element("div", "", "row");
+    line.append(button, element("a", "", "button plain"));
+    toast.append(shape("dot"), element("strong"), element("p"), line);
+    fill(toast);
     return toast;
+  }
+
+  /* Several notifications of one kind share a toast: what happened, how often, and the latest. */
+  function fill(toast) {
+    const rows = [...toast.rows.values()];
+    const row = rows.at(-1);
+    const count = rows.length;
+    const one = count === 1;
+    toast.dataset.kind = row.kind;
+    toast.querySelector("strong").textContent = one ? row.title : T.get("{kind}: {count} times", { kind: row.kind_label, count });
+    const details = one ? inParts(row.body) : element("p", T.get("Latest: {title}", { title: row.title }));
+    details.hidden = !details.textContent;
+    toast.querySelector("p").replaceWith(details);
+    toast.querySelector("button").textContent = one ? T.get("Mark as read") : T.get("Mark {count} as read", { count });
+    const link = toast.querySelector("a");
+    link.textContent = !one ? T.get("Show all") : row.subject_type === "job" ? T.get("Open job") : T.get("Open");
+    link.href = one ? row.page : box.dataset.all;
+    link.hidden = !link.getAttribute("href");
   }
 
   async function settle(row, button) {
@@ -255,16 +277,14 @@
   }
 
   function toast(row) {
-    const old = elements.get(row.id);
-    if (old) { // it counts another event
-      old.querySelector("strong").textContent = row.title;
-      old.querySelector("p")?.replaceWith(inParts(row.body));
-      old.dispatchEvent(new Event("renewed"));
-      return;
-    }
-    const shown = made(row);
+    const old = elements.get(row.id) || [...box.querySelectorAll(".toast")].find((shown) => shown.dataset.kind === row.kind);
+    const shown = old || made(row);
     elements.set(row.id, shown);
-    show(shown, () => remove(row.id));
+    if (!old) return show(shown, () => close(shown));
+    shown.rows.delete(row.id); // the latest is last
+    shown.rows.set(row.id, row);
+    fill(shown);
+    shown.dispatchEvent(new Event("renewed"));
   }
 
   /* Show a toast from the page itself, such as "Job 12 was paused". */

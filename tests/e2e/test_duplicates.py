@@ -46,3 +46,18 @@ def test_a_dispatcher_merges_or_dismisses_a_duplicate(floor: Floor, sign_in, wid
     assert floor.job(third).duplicate_state == "dismissed"
     page.goto(page.url.partition("?")[0] + f"?job={first.pk}")
     expect(page.locator("#drawer-body")).not_to_contain_text("may be a duplicate")
+
+
+def test_a_burst_of_like_notifications_is_one_toast_with_a_count(floor: Floor, sign_in):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    jobs = [floor.started() for _ in range(4)]  # of one customer
+    tell_people()
+    toast = page.locator("#notices .toast")
+    expect(toast).to_have_count(1)
+    expect(toast).to_contain_text("A job may be a duplicate: 3 times")
+    expect(toast).to_contain_text(f"Latest: Job {jobs[-1].pk} may be a duplicate of job")
+    expect(toast.get_by_role("link", name="Show all")).to_have_attribute("href", "/notifications/")
+    expect(page.locator("#unread")).to_have_text("3")
+    toast.get_by_role("button", name="Mark 3 as read").click()
+    expect(toast).to_have_count(0)
+    expect(page.locator("#unread")).to_be_hidden()
