@@ -187,6 +187,7 @@ MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "dispatch.core.web.content_policy.ContentPolicyMiddleware",
     "dispatch.core.web.static_files.StaticFilesMiddleware",
+    "dispatch.core.web.compression.CompressionMiddleware",
     "dispatch.core.observability.logging.RequestIdMiddleware",
     "dispatch.core.web.health.RejectNulBytesMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
