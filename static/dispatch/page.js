@@ -49,6 +49,11 @@
       keys.checked = D.stored("shortcuts", "1") === "1";
       keys.addEventListener("change", () => D.store("shortcuts", keys.checked ? "1" : "0"));
     }
+    /* On a phone the tabs can be wider than the screen: show the current one. */
+    for (const tab of document.querySelectorAll(".menu [aria-current], .tabs [aria-current]")) {
+      const bar = tab.parentElement;
+      if (bar.scrollWidth > bar.clientWidth) bar.scrollLeft = tab.offsetLeft - (bar.clientWidth - tab.offsetWidth) / 2;
+    }
     setInterval(tick, 1000);
     tick();
   });

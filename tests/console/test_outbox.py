@@ -282,7 +282,7 @@ def test_receiver_that_rejects_everything_is_not_shown_as_healthy(dora, world, e
     assert "Failing It rejects messages: The receiver answered 422." in page
     world.start()
     world.becomes(world.send_one(erp, "fine", group="job:8"), "COMPLETED")
-    assert "Healthy No errors." in text(dora.get("/outbox/endpoints/"))
+    assert "Healthy No recent failures." in text(dora.get("/outbox/endpoints/"))
 
 
 def test_times_are_those_of_the_organization(dora, world, erp):

@@ -155,7 +155,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         "claim": Claim.objects.of(job.organization_id).filter(subject_type="job", subject_id=job.pk).first(),
         "buttons": [
             _button(job, action, action is primary)
-            for action in sorted(legal, key=lambda a: a is not primary)
+            for action in sorted(legal, key=lambda action: (action is not primary, BUTTONS[action][2]))
             if action not in _ABOUT_DUPLICATES
         ],
         "duplicate": _duplicate(job, [action for action in legal if action in _ABOUT_DUPLICATES]),

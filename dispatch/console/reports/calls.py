@@ -154,7 +154,7 @@ def build_numbers(organization: Organization, period: Period, filters: Filters) 
     now = _load_numbers(organization, period, filters.purpose)
     before = _load_numbers(organization, period.previous, filters.purpose)
     numbers = OutboundNumber.objects.of(organization).filter(pk__in=now).only("phone", "name")
-    names = {number.pk: (number.phone.as_international, number.name) for number in numbers}
+    names = {number.pk: (number.phone.as_national, number.name) for number in numbers}
     options = [("", mark("All calls")), *Call.Purpose.choices]
     columns = CALLS if filters.purpose else (*CALLS, *INCOMING)
     return Report(

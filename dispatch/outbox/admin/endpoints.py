@@ -296,7 +296,7 @@ class EndpointAdmin(OwnedAdmin):
 
     @display(description="event types")
     def subscriptions(self, endpoint: Endpoint) -> str:
-        return shorten(", ".join(endpoint.event_types)) or "only messages addressed to it by name"
+        return shorten(", ".join(endpoint.event_types)) or "Only messages addressed to it"
 
     @display(description="health")
     def health(self, endpoint: Endpoint) -> str:
@@ -314,7 +314,7 @@ class EndpointAdmin(OwnedAdmin):
             _format_count(report.in_flight),
             self._messages(endpoint, "ERROR", f"{_format_count(report.errors)} in error"),
             report.blocked_groups,
-            f"; the oldest is overdue by {late:,} s" if late else "",
+            f"; the oldest was due {late:,} s ago" if late else "",
         )
 
     def _messages(self, endpoint: Endpoint, status: str, words: str) -> str:

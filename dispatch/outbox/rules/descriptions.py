@@ -59,7 +59,8 @@ def explain_status(it: Situation) -> str:
         one, many = _("Failed after one attempt: {error}"), _("Failed after {count} attempts: {error}")
         failed = one if it.attempts == 1 else many
         error = it.last_error or _("reason unknown")
-        return f"{failed.format(count=it.attempts, error=error)} {_(stops)}"
+        sentence = failed.format(count=it.attempts, error=error).rstrip(".")
+        return f"{sentence}. {_(stops)}"
     if it.status == "PROCESSING":
         text = _(
             "An attempt is in progress. If its process died, the message is sent again when its lease ends{at}."

@@ -67,7 +67,7 @@ def assess_health(seen: Condition, now: datetime, zone: str = "UTC") -> Health:
         words = _("It responds, but has accepted no message since {time}.")
         words = words.format(time=_clock(seen.deferring_since, zone))
         return Health(DEFERRING, words, seen.deferring_since)
-    return Health(HEALTHY, _("No errors."))
+    return Health(HEALTHY, _("No recent failures."))
 
 
 def _failed(seen: Condition) -> str:

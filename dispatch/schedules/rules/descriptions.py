@@ -49,6 +49,7 @@ def _when(timing: Timing) -> str:
         return f"Once, {moment(timing.trigger_at, timing.zone)}"
     if timing.cron:
         words = CronSim(timing.cron, datetime(2024, 1, 1, tzinfo=UTC)).explain()
+        words = words.replace("day of month", "day of the month")
         return re.sub(r"\b(\d+)(?:st|nd|rd|th)\b", lambda match: ordinal(int(match[1])), words)
     if timing.rrule:
         return describe_rule(timing.rrule, rule_start(timing))

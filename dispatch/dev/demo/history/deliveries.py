@@ -74,7 +74,7 @@ class _Writer:
         """Write a group that an error has blocked for two hours, and the messages that wait behind it."""
         at = now - timedelta(hours=2, minutes=10)
         data = {"customer": 4471, "invoice": 31_207, "total": 412, "tax_code": "AZ-MARICOPA-9"}
-        error = "HTTP 422: unknown_tax_code"
+        error = "The receiver answered 422."
         message = self._message(
             endpoint, BLOCKED_GROUP, "invoice.created", data, at, status="ERROR", attempts=1, last_error=error
         )
