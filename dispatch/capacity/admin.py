@@ -204,7 +204,8 @@ class OutboundNumberAdmin(LimitedAdmin):
         "pool",
         "max_channels",
         ("reserved_for_alerts", "reserved_for_offers"),
-        ("sends_texts", "texts_per_second", "messaging_service_sid"),
+        "sends_texts",
+        ("texts_per_second", "messaging_service_sid"),
         "is_paused",
     ]
 

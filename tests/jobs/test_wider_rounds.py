@@ -358,7 +358,7 @@ def test_api_and_admin_edit_the_fields(desk):
     assert "Widen the radius per round (%)" in page
     assert "Each round searches this much farther than the round before." in page
     listed = browser.get("/admin/jobs/dispatchpolicy/").content.decode()
-    assert "50 km to 78.1 km" in listed
+    assert "31 mi to 49 mi" in listed
 
 
 def test_admin_warns_of_a_radius_that_never_widens(desk):

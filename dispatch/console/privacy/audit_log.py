@@ -35,7 +35,7 @@ class PeriodForm(forms.Form):
         required=False,
         label=gettext_lazy("To"),
         widget=UnfoldAdminDateWidget,
-        help_text=gettext_lazy("Last day. Empty: until now."),
+        help_text=gettext_lazy("Last day. Leave empty for today."),
     )
 
     def clean(self) -> dict[str, Any]:

@@ -41,7 +41,7 @@ class PersonForm(forms.Form):
         max_length=18,
         label=gettext_lazy("Technician"),
         widget=UnfoldAdminTextInputWidget,
-        help_text=gettext_lazy("The technician's id."),
+        help_text=gettext_lazy("The technician's ID."),
     )
     user = forms.EmailField(
         required=False,
@@ -51,7 +51,7 @@ class PersonForm(forms.Form):
     )
     confirmation = forms.CharField(
         required=False, max_length=10, widget=UnfoldAdminTextInputWidget,
-        label=gettext_lazy("Confirmation"), help_text=gettext_lazy("To erase, type erase here."),
+        label=gettext_lazy("Confirmation"), help_text=gettext_lazy('To erase, type "erase" here.'),
     )  # fmt: skip
 
 

@@ -33,6 +33,10 @@ class BoundedJSONField(forms.JSONField):
                 raise ValidationError(f"Nested too deeply. The maximum is {MAX_DEPTH} levels.", code="too_deep")
         return super().to_python(value)
 
+    def prepare_value(self, value: Any) -> Any:
+        """Return the text of a value; no value is an empty field, not the text "null"."""
+        return "" if value is None else super().prepare_value(value)
+
     def bound_data(self, data: Any, initial: Any) -> Any:
         """Return what the form shows again: the parsed value, or a rejected text as it was entered."""
         try:

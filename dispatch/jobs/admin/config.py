@@ -17,6 +17,7 @@ from dispatch.jobs.models import CustomerTextKind, CustomerTextPolicy, DispatchP
 from dispatch.jobs.rules.policy import FIELDS, CascadePolicy
 from dispatch.jobs.rules.quiet_hours import QuietHours
 from dispatch.jobs.services import config
+from dispatch.technicians.rules import distance_words
 
 
 class ConfigAdmin(OwnedAdmin):
@@ -114,7 +115,7 @@ class DispatchPolicyAdmin(ConfigAdmin):
     form = DispatchPolicyForm
     dispatcher_may = VIEW
     list_display = ["__str__", "delay", "ring", "reach", "most", "rounds_in_effect", "call_pool"]
-    list_select_related = ["service_type", "call_pool"]
+    list_select_related = ["organization", "service_type", "call_pool"]
     fieldsets = [
         (None, {"fields": ["service_type", "call_pool"]}),
         ("Time", {"fields": [("answer_timeout_s", "ring_timeout_s"), "answered_extension_s"]}),
@@ -198,10 +199,10 @@ class DispatchPolicyAdmin(ConfigAdmin):
 
     @admin.display(description="radius")
     def reach(self, row: DispatchPolicy) -> str:
-        policy = _effective(row)
+        policy, unit = _effective(row), row.organization.distance_unit
         widest = policy.radius_in_round(policy.rounds)
-        to = f"{round(widest / 1000, 1):g} km" if widest > policy.radius_m else ""
-        return " to ".join(filter(None, [f"{policy.radius_m / 1000:g} km", to]))
+        reach = [policy.radius_m, widest] if widest > policy.radius_m else [policy.radius_m]
+        return " to ".join(distance_words(meters, unit) for meters in reach)
 
     @admin.display(description="max candidates")
     def most(self, row: DispatchPolicy) -> int:

@@ -61,6 +61,7 @@ class DoNotCallAdmin(OwnedAdmin):
     """
 
     subject = "do_not_call"
+    entry_name, entries_name = "a number", "do-not-call numbers"
     dispatcher_may = frozenset({"view", "add"})
     admin_may = frozenset({"view", "add", "delete"})
     list_display = ["phone", "source", "note", "created_at"]
@@ -88,7 +89,7 @@ class ConsentAdmin(OwnedAdmin):
     search_help_text = "The full phone number, such as +16025550134"
     show_full_result_count = False
     fields = [
-        "phone", "purpose", ("given_at", "source"), "words", "proof", ("withdrawn_at", "withdrawn_by"),
+        "phone", "purpose", "given_at", "source", "words", "proof", ("withdrawn_at", "withdrawn_by"),
         "created_at",
     ]  # fmt: skip
     readonly_fields = ["withdrawn_at", "withdrawn_by", "created_at"]

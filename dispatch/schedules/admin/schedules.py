@@ -14,7 +14,7 @@ from unfold.decorators import action, display
 
 from accounts.admin.base import ACT, OwnedAdmin
 from dispatch.core import clock
-from dispatch.schedules import queries
+from dispatch.schedules import kinds, queries
 from dispatch.schedules.admin.formats import apply_to_each, link, list_occurrences, pretty
 from dispatch.schedules.api.serializers import occurrence, occurrences_of
 from dispatch.schedules.models import Schedule
@@ -62,7 +62,7 @@ class ScheduleAdmin(OwnedAdmin):
 
     admin_may = ACT
     dispatcher_may = ACT
-    list_display = ["name", "kind", "state", "when", "next_run", "failures"]
+    list_display = ["name", "kind_name", "state", "when", "next_run", "failures"]
     list_filter = [FailingFilter, StatusFilter, "kind"]
     list_select_related = ["organization"]
     search_fields = ["name", "=id"]
@@ -72,7 +72,7 @@ class ScheduleAdmin(OwnedAdmin):
     actions = ["pause", "resume", "run_now", "remove"]
     actions_detail = ["pause_this", "resume_this", "run_this_now", "remove_this"]
     fieldsets = [
-        (None, {"fields": ["name", "kind", "is_now", "when", "next_times", "last_runs"]}),
+        (None, {"fields": ["name", "kind_name", "is_now", "when", "next_times", "last_runs"]}),
         ("Action", {"fields": ["body", "header_names"]}),
         (
             "Rules",
@@ -98,6 +98,7 @@ class ScheduleAdmin(OwnedAdmin):
         model = [field.name for field in Schedule._meta.fields if field.name not in ("organization", "headers")]
         return [
             *model,
+            "kind_name",
             "is_now",
             "when",
             "next_times",
@@ -108,6 +109,10 @@ class ScheduleAdmin(OwnedAdmin):
             "retries",
             "excluded",
         ]
+
+    @admin.display(description="kind", ordering="kind")
+    def kind_name(self, schedule: Schedule) -> str:
+        return kinds.get_kind(schedule.kind).label if kinds.is_known(schedule.kind) else schedule.kind
 
     @display(description="status", ordering="status", label=STATUS_LABELS)
     def state(self, schedule: Schedule) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
-from unfold.widgets import UnfoldAdminPasswordWidget
+from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
 from dispatch.technicians import services
@@ -46,7 +46,8 @@ class TechnicianForm(OwnedForm):
     """
 
     open_jobs_then = forms.ChoiceField(
-        label="open jobs when deactivated",
+        label="Open jobs when deactivated",
+        widget=UnfoldAdminSelectWidget,
         required=False,
         choices=[
             ("", "—"),

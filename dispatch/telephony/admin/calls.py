@@ -14,7 +14,9 @@ from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
 from dispatch.telephony import services
 from dispatch.telephony.models import Call, CallEvent
 
+# Every status has an entry: the theme shows the stored value of a status without one.
 _LABELS = {
+    **dict.fromkeys(Call.Status.values, ""),
     "completed": "success",
     "answered": "info",
     "ringing": "info",

@@ -13,7 +13,9 @@ from accounts.admin.base import VIEW, OwnedAdmin
 from dispatch.telephony import services, sms_rules
 from dispatch.telephony.models import InboundCall, OptOut, Text
 
+# Every status has an entry: the theme shows the stored value of a status without one.
 _LABELS = {
+    **dict.fromkeys(Text.Status.values, ""),
     "delivered": "success",
     "sent": "info",
     "submitted": "info",
