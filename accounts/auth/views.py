@@ -25,6 +25,7 @@ from unfold.forms import AuthenticationForm
 from accounts import services
 from accounts.auth import sessions
 from accounts.auth.adapters import MFAAdapter
+from accounts.auth.user_agents import describe_user_agent
 from accounts.models import ApiKey, User
 from accounts.tenancy import user_of
 from dispatch.core.ids import read_id
@@ -130,6 +131,8 @@ class SessionsView(View):
         user = user_of(request)
         UserSession.objects.create_from_request(request)
         listed = sorted(UserSession.objects.purge_and_list(user), key=lambda row: row.last_seen_at, reverse=True)
+        for row in listed:
+            row.browser = describe_user_agent(row.user_agent)
         keys = ApiKey.objects.filter(created_by=user, revoked_at=None).select_related("organization")
         context = {"sessions": listed, "current": request.session.session_key, "keys": keys}
         return TemplateResponse(request, "usersessions/usersession_list.html", context)

@@ -14,6 +14,7 @@ from django.urls import reverse
 from accounts import loops, services
 from accounts.auth import sessions
 from accounts.auth.session_store import LIMITED_FROM, SIGNED_IN_AT
+from accounts.auth.user_agents import describe_user_agent
 from accounts.models import ApiKey, User
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
@@ -214,3 +215,30 @@ def test_extending_does_not_bring_an_ended_session_back(dana: User) -> None:
 def test_idle_session_ends_after_12_hours_unless_configured(dana: User) -> None:
     client = sign_in(dana)
     assert abs(ends_at(client) - clock.now() - timedelta(hours=12)) < timedelta(minutes=10)
+
+
+@pytest.mark.parametrize(
+    ("header", "name"),
+    [
+        (
+            "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 Chrome/140.0.0.0 Safari/537.36",
+            "Chrome 140 on Linux",
+        ),
+        (
+            "Mozilla/5.0 (Windows NT 10.0) AppleWebKit/537.36 Chrome/140 Safari/537.36 Edg/140.1",
+            "Edge 140 on Windows",
+        ),
+        (
+            "Mozilla/5.0 (iPhone; CPU iPhone OS 18_0 like Mac OS X) Version/18.0 Safari/604.1",
+            "Safari 18 on iPhone",
+        ),
+        (
+            "Mozilla/5.0 (Macintosh; Intel Mac OS X 10.15) Firefox/141.0",
+            "Firefox 141 on macOS",
+        ),
+        ("curl/8.5.0", "curl/8.5.0"),
+        ("", ""),
+    ],
+)
+def test_sessions_are_listed_by_browser_and_system(header: str, name: str) -> None:
+    assert describe_user_agent(header) == name

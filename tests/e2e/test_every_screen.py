@@ -1,0 +1,130 @@
+"""Every page of the demo company, at every width and in both schemes: nothing is cut, and axe finds nothing.
+
+The pages are found by following links, and each kind of page is opened once on each screen. The screenshots are
+for looking at: `test-results/screens/<page>/<width>-<scheme>.jpg`.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from urllib.parse import urljoin, urlsplit
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from django.urls import Resolver404, resolve
+from playwright.sync_api import Page
+
+from accounts.models import Organization, User
+from dispatch.core import clock
+from dispatch.dev.demo import history, seed
+from dispatch.jobs import signed_links
+from dispatch.jobs.models import Job, Offer
+from tests.e2e.test_board import WCAG
+from tests.support.waiting import PATIENCE
+
+pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.django_db(transaction=True)]
+
+FOLDER = Path("test-results/screens")
+# Name, width and height in CSS pixels: a window of 1440 by 900 px at 200 % zoom has half of both.
+SCREENS = {"390": (390, 844), "768": (768, 1024), "1440": (1440, 900), "2560": (2560, 1440), "zoomed": (720, 450)}
+SCHEMES = ("light", "dark")
+CHECKED = {("390", "light"), ("390", "dark"), ("768", "light"), ("1440", "light"), ("1440", "dark")}
+# Pages to which few or no links lead.
+ENTRIES = (
+    "/board/", "/board/?map=1", "/board/?text=nobody-is-called-that", "/board/timeline/", "/board/new/", "/leads/",
+    "/leads/phone/?q=602-555-0134", "/outbox/?state=all", "/outbox/messages/", "/schedules/?view=all", "/reports/",
+    "/notifications/", "/account/second-factor/", "/account/sessions/", "/phones/", "/offline/", "/nowhere/",
+    "/admin/", "/admin/login/", "/f/desert-air/", "/f/desert-air/embed/", "/s/wrong/", "/join/wrong/",
+)  # fmt: skip
+# Links that are no pages, or that act when they are followed.
+NO_PAGES = re.compile(r"logout|sign-out|/csv/|export|\.csv|\.ics|\.json|\.yaml|/rq/|/api/|\.webmanifest|^tel:")
+# Parameters that choose another view of a page.
+VIEWS = ("view", "kind", "map", "days", "state", "layout")
+MAX_PAGES = 400
+
+
+@pytest.fixture
+def company() -> Organization:
+    organization = seed.seed()
+    assert history.fill(organization, "http://127.0.0.1:9/demo-receiver")
+    User.objects.update(tour_dismissed_at=clock.now())
+    return organization
+
+
+def test_every_page_fits_every_screen_and_is_accessible(company, app_url, sign_in):
+    admin = User.objects.get(email="admin@demo.example")
+    pages = find_pages(sign_in(admin, path="/leads/"), app_url, [*ENTRIES, *signed_pages(company)])
+    assert len(pages) > 150, "links lead to most pages"
+    problems = []
+    for scheme in SCHEMES:
+        for name, (width, height) in SCREENS.items():
+            page = sign_in(admin, scheme=scheme, width=width, path="/leads/")
+            page.set_viewport_size({"width": width, "height": height})
+            for title, path in pages.items():
+                page.goto(app_url + path)
+                problems += [f"{title} {path} {name} {scheme}: {problem}" for problem in problems_of(page, width)]
+                if (name, scheme) in CHECKED:
+                    found = Axe().run(page, options=WCAG).response["violations"]
+                    problems += [f"{title} {path} {name} {scheme}: {rule_of(one)}" for one in found]
+                (FOLDER / title).mkdir(parents=True, exist_ok=True)
+                page.screenshot(path=FOLDER / title / f"{name}-{scheme}.jpg", type="jpeg", quality=70)
+            page.context.close()
+    assert not problems, "\n".join(problems)
+
+
+def find_pages(page: Page, app_url: str, entries: list[str]) -> dict[str, str]:
+    """Follow all links from the entries. Return one path for each kind of page, by a name for its folder."""
+    queue, found = list(entries), dict[str, str]()
+    while queue and len(found) < MAX_PAGES:
+        path = queue.pop(0)
+        title = title_of(path)
+        if title in found:
+            continue
+        found[title] = ""
+        answer = page.goto(app_url + path, wait_until="domcontentloaded")
+        assert answer is not None
+        assert answer.status < 500, f"{path}: {answer.status}"
+        if "html" not in answer.headers.get("content-type", "") or "<html" not in answer.text():
+            continue  # a file, or a part of a page
+        found[title] = path
+        links = page.eval_on_selector_all("a[href]", "links => links.map(link => link.href)")
+        for link in (urljoin(app_url + path, href) for href in links):
+            local = link.removeprefix(app_url).split("#")[0]
+            if link.startswith(f"{app_url}/") and not NO_PAGES.search(local) and title_of(local) not in found:
+                queue.append(local)
+    return {title: path for title, path in found.items() if path}
+
+
+def title_of(path: str) -> str:
+    """Name the kind of a page: its view, the words in its address, and the parameters that choose its view."""
+    parts = urlsplit(path)
+    try:
+        match = resolve(parts.path)
+    except Resolver404:
+        return "missing"
+    words = [value for value in map(str, match.kwargs.values()) if not value.isdigit() and len(value) < 30]
+    chosen = [one for one in parts.query.split("&") if one.split("=")[0] in VIEWS and not one.endswith("=")]
+    chosen += ["panel"] if "job=" in parts.query else []
+    shown = chosen if parts.path.startswith(("/board/", "/outbox/", "/schedules/", "/notifications/")) else []
+    return re.sub(r"[^a-z0-9]+", "-", " ".join([match.view_name or parts.path, *words, *sorted(shown)]).lower())
+
+
+def signed_pages(company: Organization) -> list[str]:
+    """Return the pages of customers and technicians: a request in each state, an offer, a technician's page."""
+    jobs = Job.objects.of(company).exclude(submission=None).order_by("-pk")
+    links = [signed_links.status_url(job.submission) for job in jobs.filter(status="assigned")[:1]]
+    links += [signed_links.offer_url(offer) for offer in Offer.objects.of(company).order_by("-pk")[:1]]
+    links += [signed_links.technician_url(job.technician) for job in jobs.filter(status="assigned")[:1]]
+    panels = [f"/board/?job={job.pk}" for job in jobs.filter(status="pending")[:1]]
+    return [*(urlsplit(link).path for link in links), *panels]
+
+
+def problems_of(page: Page, width: int) -> list[str]:
+    page.wait_for_load_state("load", timeout=1000 * PATIENCE)
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    return [f"{wide} px wide"] if wide > width else []
+
+
+def rule_of(violation: dict) -> str:
+    return f"{violation['id']}: {violation['nodes'][0]['html'][:120]}"
