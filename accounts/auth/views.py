@@ -12,6 +12,7 @@ from allauth.usersessions.models import UserSession
 from django.contrib import admin, messages
 from django.contrib.auth import REDIRECT_FIELD_NAME, logout, views
 from django.contrib.auth.decorators import login_required
+from django.core.exceptions import ValidationError
 from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
@@ -48,6 +49,11 @@ class SignInForm(AuthenticationForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["username"].label = _("Email")
+
+    def get_invalid_login_error(self) -> ValidationError:
+        return ValidationError(
+            _("The email or password is wrong. Check both, and try again."), code="invalid_login"
+        )
 
     def clean_username(self) -> str:
         return self._check_length("username", self.fields["username"].max_length)

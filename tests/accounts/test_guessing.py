@@ -75,7 +75,7 @@ def test_guessing_one_name_from_many_addresses_does_not_lock_out_the_owner(limit
 def test_sign_in_with_overlong_values_is_refused_and_not_stored(given: dict[str, str]) -> None:
     answer = Client().post(reverse("admin:login"), {"username": "a@b.example", "password": "c", **given})
     assert answer.status_code == 200
-    assert "Please enter the correct" in answer.content.decode()
+    assert "The email or password is wrong." in answer.content.decode()
     assert not AccessAttempt.objects.exists()
 
 

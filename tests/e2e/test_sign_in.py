@@ -19,7 +19,7 @@ def test_sign_in_leads_to_the_requested_page(app_url: str, chromium: Browser, pa
     page.get_by_label("Email").fill(person.email)
     page.get_by_label("Password").fill("not this one")
     page.keyboard.press("Enter")
-    expect(page.get_by_text("Please enter the correct")).to_be_visible()
+    expect(page.get_by_text("The email or password is wrong.")).to_be_visible()
     page.get_by_label("Password").fill(PASSWORD)
     page.keyboard.press("Enter")
     page.wait_for_url(app_url + path)
