@@ -15,9 +15,12 @@ from tests.support import factories as make
 
 pytestmark = pytest.mark.browser
 
-
 LARGE, *OTHERS = SCREENS
 SOAKED = [pytest.param(*getattr(one, "values", one), marks=pytest.mark.soak) for one in OTHERS]
+
+SECTIONS_SHOW_ALL = """
+[...document.querySelectorAll('.as-list > .list')].every(part => part.scrollHeight <= part.clientHeight + 1)
+"""
 
 
 @pytest.mark.parametrize(("width", "scheme"), [LARGE, *SOAKED])
@@ -40,6 +43,8 @@ def test_view_is_saved_and_opens_first(floor: Floor, sign_in, width, scheme):
     page.get_by_role("link", name="List", exact=True).press("Enter")
     expect(page.locator("#lists.as-list")).to_be_visible()
     shot(page, f"views-list-{width}-{scheme}")
+    page.set_viewport_size({"width": width, "height": 420})
+    assert page.evaluate(SECTIONS_SHOW_ALL), "the sections of the list do not overlap"
     page.goto(page.url.partition("?")[0])
     expect(page).to_have_url(re.compile(r"\?area=Tempe$"))
     expect(page.locator("#views > summary")).to_contain_text("East <side>")
