@@ -41,6 +41,7 @@ model in the event log if that differs from the model's name.
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -195,7 +196,8 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         if self._deletes_by_service() and len(objs[: MAX_DELETED + 1]) > MAX_DELETED:
             raise Conflict(f"Delete at most {MAX_DELETED} rows at once. Nothing was deleted.")
         if not self.service_checks_deletion:
-            return super().get_deleted_objects(objs, request)
+            listed, counts, needed, protected = super().get_deleted_objects(objs, request)
+            return _named_rows(listed), counts, needed, protected
         return [str(row) for row in objs], {self.opts.verbose_name_plural: len(objs)}, set(), []
 
     def _deletes_by_service(self) -> bool:
@@ -351,3 +353,9 @@ def render_secret_once(
         "secret": secret,
     }
     return TemplateResponse(request, "shown_once.html", context, headers={"Cache-Control": "no-store"})
+
+
+def _named_rows(listed: list[Any]) -> list[Any]:
+    """Leave rows of relationships out of Django's nested list: they have no names, and the summary counts them."""
+    rows = [_named_rows(row) if isinstance(row, list) else row for row in listed]
+    return [row for row in rows if row and (isinstance(row, list) or not re.search(r" object \(\d+\)$", str(row)))]

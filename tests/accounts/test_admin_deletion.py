@@ -13,6 +13,7 @@ from django.test.utils import CaptureQueriesContext
 from accounts.admin import base
 from dispatch.core.models import Event
 from dispatch.leads.models import ClosedDay, DoNotCall
+from dispatch.technicians.models import Skill
 from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
@@ -52,3 +53,14 @@ def test_rows_without_a_service_are_deleted_at_once() -> None:
     assert not ClosedDay.objects.exists()
     deletions = [query["sql"] for query in queries if query["sql"].startswith('DELETE FROM "leads_closedday"')]
     assert len(deletions) == 1
+
+
+def test_deletion_of_a_skill_lists_no_nameless_relationships() -> None:
+    organization = make.organization()
+    technician = make.technician(organization, "Ann")
+    skill = Skill.objects.create(organization=organization, name="Gas", code="gas")
+    technician.skills.add(skill)
+    page = make.browser(make.admin(organization))
+    shown = page.get(f"/admin/technicians/skill/{skill.pk}/delete/").content.decode()
+    assert "object (" not in shown
+    assert "relationship" in shown, "counted in the summary"
