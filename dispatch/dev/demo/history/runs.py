@@ -13,7 +13,7 @@ from dispatch.core.models import Event
 from dispatch.dev.demo.history.deliveries import BILLING, CRM
 from dispatch.dev.demo.history.jobs import person
 from dispatch.dev.demo.history.rows import BEFORE_ALL_READERS, Batch
-from dispatch.schedules.models import Run, Schedule
+from dispatch.schedules.models import Run, RunReport, Schedule
 from dispatch.schedules.rules import recurrence
 from dispatch.schedules.services import schedules as services
 
@@ -111,14 +111,18 @@ def write_schedules(batch: Batch, chance: random.Random, now: datetime, days: in
     since = now - timedelta(days=days)
     created = Event.objects.filter(subject_type="schedule", subject_id__in=[schedule.pk for schedule in made])
     created.update(at=since, xid=BEFORE_ALL_READERS)  # otherwise readers would seem to be late
+    runs: list[tuple[datetime, int, Schedule]] = []
     for schedule in made:
         past = _past_times(schedule, since, now)
         if past:
             _make_older(schedule, since, len(past))
-        for number, at in enumerate(past, 1):
-            _write_run(batch, chance, schedule, number, at)
+        runs += [(at, number, schedule) for number, at in enumerate(past, 1)]
         if schedule.name == PAUSED:
             services.pause_schedule(schedule.pk, actor=actor, note="School holidays.")
+    for at, number, schedule in sorted(
+        runs, key=lambda run: run[0]
+    ):  # their ids ascend with time, as in production
+        _write_run(batch, chance, schedule, number, at)
 
 
 def _values(plan: Plan, zone: str, now: datetime) -> dict[str, Any]:
@@ -167,4 +171,8 @@ def _write_run(batch: Batch, chance: random.Random, schedule: Schedule, number: 
     if status != "missed":
         batch.event(at, "run.in_progress", run["id"], **about)
         batch.event(started, "run.running", run["id"], **about)
+        batch.add(
+            RunReport, run_id=run["id"], epoch=1, attempt=1, outcome=status, error=error, started_at=started,
+            ended_at=ended,
+        )  # fmt: skip
     batch.event(ended, f"run.{status}", run["id"], **about, error=error)
