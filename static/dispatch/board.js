@@ -15,7 +15,7 @@
   const hovers = window.matchMedia("(hover: hover)");
   const narrow = window.matchMedia("(width < 720px)");
   const MOVING = /(<time[^>]*>)[^<]*/g;
-  const JOBS = new Set(["job", "offer", "call", "call_error", "submission"]);
+  const JOBS = new Set(["account", "job", "offer", "call", "call_error", "submission"]);
 
   let board = null;
   let lists = new Map(); // name → { section, cards, held }

@@ -6,7 +6,9 @@ import pytest
 
 from dispatch.capacity.models import ProviderAccount
 from dispatch.console import health
+from dispatch.console.board.attention import find_attention
 from dispatch.console.board.cards import state_of
+from dispatch.console.board.filters import Filters
 from dispatch.console.health import OUTAGES, current_health
 from dispatch.core import clock, events
 from dispatch.core.models import Event
@@ -24,6 +26,11 @@ def account() -> ProviderAccount:
 
 def account_events() -> list[str]:
     return list(Event.objects.filter(subject_type="account").order_by("id").values_list("kind", flat=True))
+
+
+def problems(floor) -> list[str]:
+    """Return the problems that need attention on the board."""
+    return [item.title for item in find_attention(floor.organization, Filters.of({}), 40).items]
 
 
 def pass_time(floor, seconds: float) -> None:
@@ -55,6 +62,7 @@ def test_refused_account_keeps_the_order_of_technicians(floor, code):
     assert current_health(floor.organization).outages == (OUTAGES["refused"],), (
         "also after the alert is acknowledged"
     )
+    assert [str(code) in title for title in problems(floor)] == [True]
     pass_time(floor, 60)
     assert floor.offers(job) == [("Ann", "provider_refused")], "no offer is made while the account is refused"
     floor.phone(ann).will(answer(press="1"))
@@ -65,6 +73,7 @@ def test_refused_account_keeps_the_order_of_technicians(floor, code):
     assert account_events() == ["account.outage_began", "account.outage_ended"]
     health.reset()
     assert current_health(floor.organization).outages == ()
+    assert problems(floor) == [], "the provider accepts the account again"
     assert_nobody_is_blamed()
 
 

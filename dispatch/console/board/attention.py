@@ -5,6 +5,7 @@ The most urgent come first, then those that have waited longest.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections import defaultdict
 from dataclasses import dataclass, replace
@@ -13,12 +14,14 @@ from datetime import datetime, timedelta
 from django.db.models import Q
 
 from accounts.models import Organization
+from dispatch.capacity.models import ProviderAccount
 from dispatch.console.board.cards import is_late, needing_attention, received_at, state_of, with_card_data
 from dispatch.console.board.filters import Filters
 from dispatch.console.board.thread import unanswered_texts
 from dispatch.core import clock
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import ngettext
+from dispatch.core.models import Event
 from dispatch.jobs.models import Job, JobText, Priority
 from dispatch.telephony.models import Call
 from notifications.models import Claim
@@ -28,7 +31,9 @@ from notifications.services.ownership import CALL_ERROR, JOB
 MAX_SHOWN, MAX_ALL = 40, 1000
 # A call problem is listed for this long after the last affected call.
 ERRORS_FOR = timedelta(hours=1)
-MAX_CALLS = 500
+MAX_CALLS, MAX_OUTAGES = 500, 20
+# In the reason of an outage: "Authenticate (error 20003)".
+_ERROR_CODE = re.compile(r"\(error (\w+)\)$")
 
 
 @dataclass(frozen=True)
@@ -127,9 +132,30 @@ def _call_errors(organization: Organization) -> list[AttentionItem]:
     )
     calls = Call.objects.of(organization).filter(failed, created_at__gte=since).order_by("-id")[:MAX_CALLS]
     groups: dict[tuple[str, str], list[Call]] = defaultdict(list)
+    over = _ended_outages(organization, since) if calls else {}
     for call in calls:
-        groups[(call.status, call.error_code)].append(call)
+        ended, codes = over.get((call.account_id, call.status), (since, frozenset()))
+        if call.created_at >= ended or call.error_code not in codes:
+            groups[(call.status, call.error_code)].append(call)
     return [_of_calls(status, code, group) for (status, code), group in groups.items()]
+
+
+def _ended_outages(
+    organization: Organization, since: datetime
+) -> dict[tuple[int, str], tuple[datetime, frozenset[str]]]:
+    """Return when outages of accounts ended and which errors were theirs, by account and status of a call.
+
+    Such an error needs nobody's attention once the provider accepts the account again.
+    """
+    accounts = ProviderAccount.objects.of(organization).filter(outage="", outage_ended_at__gte=since)
+    ended = dict(accounts.values_list("pk", "outage_ended_at"))
+    began = Event.objects.filter(
+        organization_id=organization.pk, subject_type="account", subject_id__in=ended, kind="account.outage_began"
+    )
+    codes: dict[int, set[str]] = defaultdict(set)
+    for account_id, data in began.order_by("-id").values_list("subject_id", "data")[:MAX_OUTAGES]:
+        codes[account_id] |= set(_ERROR_CODE.findall(data.get("reason", "")))
+    return {(pk, Call.Status.REJECTED): (at, frozenset(codes[pk])) for pk, at in ended.items()}
 
 
 def _of_calls(status: str, code: str, calls: list[Call]) -> AttentionItem:
