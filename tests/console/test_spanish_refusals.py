@@ -125,7 +125,7 @@ def test_consequences_and_deferred_notices_are_in_spanish(desk: Desk) -> None:
 
 
 def test_unknown_address_is_explained_in_spanish(desk: Desk) -> None:
-    facts = {"address": "Main Street", "service_type": desk.service.code, "customer_phone": ""}
+    facts = {"address": "Main Street", "service_type": desk.service.pk, "customer_phone": ""}
     place, why = geocoding.geocode_with_reason(
         lat=None, lng=None, address="Main Street", organization=desk.organization
     )
