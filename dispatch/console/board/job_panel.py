@@ -242,6 +242,7 @@ def _candidates(job: Job) -> list[dict[str, Any]]:
                 "phone": technician.phone,
                 "rank": "",
                 "distance_m": group[-1].distance_m,
+                "travel_s": None,
                 "reason": _("called in an earlier dispatch"),
                 "verdict": _translated(_VERDICTS["out"]),
                 "offers": [_offer(offer) for offer in group],
