@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.contrib import admin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.text import Truncator
 from unfold.decorators import display
@@ -26,7 +27,7 @@ class HandoverNoteAdmin(OwnedAdmin):
     ordering = ["-written_at", "-pk"]
     fields = ["author", "written_at", "text", "read_by"]
 
-    def get_queryset(self, request: HttpRequest) -> object:
+    def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).prefetch_related("readings__reader")
 
     @display(description="text")

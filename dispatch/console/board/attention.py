@@ -148,7 +148,7 @@ def _ended_outages(
     Such an error needs nobody's attention once the provider accepts the account again.
     """
     accounts = ProviderAccount.objects.of(organization).filter(outage="", outage_ended_at__gte=since)
-    ended = dict(accounts.values_list("pk", "outage_ended_at"))
+    ended = {pk: at for pk, at in accounts.values_list("pk", "outage_ended_at") if at is not None}
     began = Event.objects.filter(
         organization_id=organization.pk, subject_type="account", subject_id__in=ended, kind="account.outage_began"
     )
