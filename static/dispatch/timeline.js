@@ -11,11 +11,13 @@
   const STEP_MIN = 15;
   const FAR_PX = 5;
   const SECOND = 1000;
+  const CLOSE = 0.1; // percent of a day
   const UNKNOWN = { warnings: {}, others: "", limits: {} }; // nothing is known about any technician
   let page = null;
   let timer = 0;
   let fetching = false; // a refresh is in progress
   let drag = null; // the drag in progress
+  let hours = null; // formats times of day
   let isCanceled = false; // the drag was canceled, and the pointer is still pressed
   const checks = new Map(); // job id → promise of its warnings
 
@@ -129,8 +131,29 @@
     drag = own;
     check(own.job).then((found) => {
       own.found = found;
-      if (drag === own && own.last) place(own.last);
+      own.shown = "";
+      if (drag === own && own.last) follow();
     });
+  }
+
+  /* Follow the pointer once per frame: it may move more often than the screen is drawn. */
+  function follow() {
+    if (!drag.frame) drag.frame = requestAnimationFrame(catchUp);
+  }
+
+  function catchUp() {
+    if (!drag?.frame) return;
+    cancelAnimationFrame(drag.frame);
+    drag.frame = 0;
+    const { clientX, clientY, target: under } = drag.last;
+    const target = drag.resizes ? drag.row : under.closest?.(".technician") || null;
+    place(target, clientX);
+    if (target !== drag.target) {
+      drag.target?.classList.remove("is-target");
+      target?.classList.add("is-target");
+      drag.target = target;
+    }
+    drag.label.style.transform = `translate(${Math.min(clientX + 14, innerWidth - 310)}px, ${clientY + 14}px)`;
   }
 
   function moved(event) {
@@ -145,16 +168,8 @@
       start();
     }
     event.preventDefault();
-    const under = document.elementFromPoint(event.clientX, event.clientY);
-    const target = drag.resizes ? drag.row : under?.closest(".technician") || null;
-    if (target !== drag.target) {
-      drag.target?.classList.remove("is-target");
-      target?.classList.add("is-target");
-      drag.target = target;
-    }
-    place(event);
-    drag.label.style.left = `${Math.min(event.clientX + 14, innerWidth - 310)}px`;
-    drag.label.style.top = `${event.clientY + 14}px`;
+    drag.last = event;
+    follow();
   }
 
   function start() {
@@ -168,16 +183,16 @@
     document.body.style.userSelect = "none";
   }
 
-  /* Find the time under the pointer, show it, and say what speaks against the drop. */
-  function place(event) {
-    const { target } = drag;
-    drag.last = event;
-    drag.ghost.remove();
+  /* Find the time under the pointer, show it, and say what speaks against the drop. Within the same step of time and
+     the same row, nothing has to be said again. */
+  function place(target, x) {
     drag.time = null;
     const words = [drag.part.dataset.words];
     let warning = "";
+    let track = null;
+    let span = null;
     if (target) {
-      const track = target.querySelector(".track");
+      track = target.querySelector(".track");
       const box = track.getBoundingClientRect();
       const rows = target.closest(".rows");
       const [begin, end] = [Number(rows.dataset.begin), Number(rows.dataset.end)];
@@ -185,16 +200,23 @@
       const own = drag.part.dataset.start ? Number(drag.part.dataset.start) : null;
       const snap = (time) => Math.round(time / (STEP_MIN * 60)) * STEP_MIN * 60;
       if (drag.resizes) {
-        drag.length = Math.max(STEP_MIN, Math.round((begin + (event.clientX - box.left) * perPx - own) / 60 / STEP_MIN) * STEP_MIN);
+        drag.length = Math.max(STEP_MIN, Math.round((begin + (x - box.left) * perPx - own) / 60 / STEP_MIN) * STEP_MIN);
         drag.time = own;
       } else {
         drag.length = drag.minutes;
-        drag.time = snap(own === null ? begin + (event.clientX - box.left) * perPx : own + (event.clientX - drag.x) * perPx);
+        drag.time = snap(own === null ? begin + (x - box.left) * perPx : own + (x - drag.x) * perPx);
       }
-      const percent = (time) => `${((time - begin) / (end - begin)) * 100}%`;
-      drag.ghost.style.setProperty("--l", percent(drag.time));
+      span = [begin, end];
+    }
+    const shown = target ? `${target.dataset.technician} ${drag.time} ${drag.length}` : "none";
+    if (shown === drag.shown) return;
+    drag.shown = shown;
+    if (!target) drag.ghost.remove();
+    else {
+      const [begin, end] = span;
+      drag.ghost.style.setProperty("--l", `${((drag.time - begin) / (end - begin)) * 100}%`);
       drag.ghost.style.setProperty("--w", `${((drag.length * 60) / (end - begin)) * 100}%`);
-      track.append(drag.ghost);
+      if (drag.ghost.parentElement !== track) track.append(drag.ghost);
       words.push(`\u2068${target.dataset.name}\u2069, ${clock(drag.time)}–${clock(drag.time + drag.length * 60)}`);
       warning = against(target, drag.time, drag.time + drag.length * 60);
     }
@@ -233,9 +255,9 @@
       const from = Number(bar.dataset.start);
       if (from < end && from + Number(bar.dataset.minutes) * 60 > begin) said.push(T.get("overlaps {job}", { job: bar.dataset.words }));
     }
-    const shifts = [...target.querySelectorAll(".shift")];
-    const mine = drag.ghost.getBoundingClientRect();
-    if (shifts.length && !shifts.some((one) => { const box = one.getBoundingClientRect(); return box.left <= mine.left + 1 && box.right >= mine.right - 1; })) said.push(T.get("outside the shift"));
+    const shifts = [...target.querySelectorAll(".shift")].map(percents);
+    const [left, width] = percents(drag.ghost);
+    if (shifts.length && !shifts.some(([from, length]) => from <= left + CLOSE && from + length >= left + width - CLOSE)) said.push(T.get("outside the shift"));
     const text = said.join(", ");
     return text && text[0].toUpperCase() + text.slice(1);
   }
@@ -249,9 +271,12 @@
     return count >= workload.max ? `${count} of ${workload.max} open job${workload.max === 1 ? "" : "s"} at that time` : "";
   }
 
+  /* Where an element begins on its track, and how long it is. Reading it from the layout would compute that first. */
+  function percents(element) { return ["--l", "--w"].map((name) => parseFloat(element.style.getPropertyValue(name))); }
+
   function clock(time) {
-    const zone = page.dataset.zone;
-    return new Date(time * SECOND).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: zone });
+    hours ||= new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: page.dataset.zone });
+    return hours.format(new Date(time * SECOND));
   }
 
   function day(time) {
@@ -259,6 +284,7 @@
   }
 
   function dropped() {
+    catchUp();
     const done = drag;
     drag = null;
     if (isCanceled) swallowClick();
@@ -305,6 +331,7 @@
 
   function cancelDrag() {
     if (!drag) return;
+    cancelAnimationFrame(drag.frame);
     if (drag.moved) tidy(drag);
     isCanceled = drag.moved;
     drag = null;
