@@ -6,7 +6,6 @@ Without Chromium the tests are skipped; in CI that is a failure.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -17,13 +16,10 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from accounts.models import User
 from tests.console.conftest import BACKEND, browser  # noqa: F401
 from tests.jobs.conftest import floor  # noqa: F401
+from tests.support.chromium import ARGUMENTS, CHROMIUM
 from tests.support.waiting import PATIENCE
 
 expect.set_options(timeout=1000 * PATIENCE)
-
-# The first needs half the CPU of the others.
-BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
-CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 @pytest.fixture(scope="package")
@@ -37,9 +33,7 @@ def chromium() -> Iterator[Browser]:
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     try:
         with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(
-                executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-            )
+            browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
             yield browser
             browser.close()
     finally:

@@ -49,6 +49,7 @@ def test_a_dispatcher_merges_or_dismisses_a_duplicate(floor: Floor, sign_in, wid
 
 
 def test_a_burst_of_like_notifications_is_one_toast_with_a_count(floor: Floor, sign_in):
+    floor.crew("Ann", "Bob", "Cid", "Dee")
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
     jobs = [floor.started() for _ in range(4)]  # of one customer
     tell_people()
