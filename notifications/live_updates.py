@@ -50,10 +50,36 @@ def start_listening() -> None:
 
 
 def push_event(event: Event) -> None:
-    """Send a live update to the organization's pages once the event is committed."""
-    if is_pushed(event):
-        update = update_of(event)
-        transaction.on_commit(lambda: push_update(event.organization_id, update), robust=True)
+    """Send a live update to the organization's pages once the event is committed.
+
+    The updates of a transaction are sent together, because a round trip to Redis costs more than a message.
+    """
+    if not is_pushed(event):
+        return
+    message = event.organization_id, {"type": "events.happened", "hint": update_of(event)}
+    if (waiting := _waiting_messages()) is not None:
+        waiting.messages.append(message)
+    else:
+        transaction.on_commit(_Messages([message]), robust=True)
+
+
+class _Messages:
+    """Messages that are sent after the commit. A savepoint that is rolled back takes its messages with it."""
+
+    def __init__(self, messages: list[tuple[int, dict[str, Any]]]) -> None:
+        self.messages = messages
+
+    def __call__(self) -> None:
+        _send_all(self.messages)
+
+
+def _waiting_messages() -> _Messages | None:
+    """Return the messages of this transaction and savepoint that wait for the commit, or None."""
+    connection = transaction.get_connection()
+    for savepoints, callback, *_ in reversed(connection.run_on_commit):
+        if isinstance(callback, _Messages):
+            return callback if savepoints == set(connection.savepoint_ids) else None
+    return None
 
 
 def is_pushed(event: Event) -> bool:
@@ -156,7 +182,11 @@ def _after_commit(organization_id: int, message: dict[str, Any]) -> None:
 
 
 def _send(organization_id: int, message: dict[str, Any]) -> None:
-    """Publish to the group in the channel layer's own format, on this thread's Redis connection.
+    _send_all([(organization_id, message)])
+
+
+def _send_all(messages: Sequence[tuple[int, dict[str, Any]]]) -> None:
+    """Publish to the groups in the channel layer's own format, on this thread's Redis connection.
 
     The layer's `group_send`, called from synchronous code, would open an event loop and a connection for every
     message.
@@ -164,9 +194,12 @@ def _send(organization_id: int, message: dict[str, Any]) -> None:
     try:
         layer: Any = get_channel_layer()
         config: Any = settings.CHANNEL_LAYERS["default"]["CONFIG"]
-        name = f"{config['prefix']}__group__{group_of(organization_id)}"
-        client(CHANNELS).publish(name, layer.serialize(message))
+        with client(CHANNELS).pipeline(transaction=False) as pipe:
+            for organization_id, message in messages:
+                name = f"{config['prefix']}__group__{group_of(organization_id)}"
+                pipe.publish(name, layer.serialize(message))
+            pipe.execute()
     except CircuitOpen as error:
-        log.debug("push_failed", message=message["type"], error=str(error))
+        log.debug("push_failed", message=messages[0][1]["type"], error=str(error))
     except Exception as error:  # a failed push must never fail the work
-        log.warning("push_failed", message=message["type"], error=str(error))
+        log.warning("push_failed", message=messages[0][1]["type"], error=str(error))

@@ -116,7 +116,7 @@ def test_lost_live_update_is_caught_up(app_url, ours, monkeypatch, settings):
     settings.SOCKET_RECHECK_S = 0.2
     with listening(app_url, ours.dispatcher) as socket:
         hear(socket)
-        monkeypatch.setattr(live_updates, "_send", lambda *args: None)
+        monkeypatch.setattr(live_updates, "_send_all", lambda *args: None)
         turns_pending(ours)
         notify()
         assert hear(socket)["type"] == "notification"
@@ -283,6 +283,25 @@ def test_rolled_back_event_is_not_sent(app_url, ours):
         assert kinds_heard(socket) == ["job.resumed"]
 
 
+def test_events_of_a_transaction_are_sent_together_without_those_rolled_back(ours, monkeypatch):
+    sent: list[list[str]] = []
+    monkeypatch.setattr(
+        live_updates, "_send_all", lambda messages: sent.append([m["hint"]["kind"] for _, m in messages])
+    )
+    organization_id = ours.organization.pk
+    with transaction.atomic():
+        events.append(organization_id, "job.paused", 7)
+        with pytest.raises(RuntimeError), transaction.atomic():
+            events.append(organization_id, "job.completed", 7)
+            raise RuntimeError
+        with transaction.atomic():
+            events.append(organization_id, "job.resumed", 7)
+        events.append(organization_id, "offer.made", 70, job_id=7)
+        events.append(organization_id, "offer.declined", 70, job_id=7)
+    events.append(organization_id, "job.assigned", 7)
+    assert sent == [["job.paused"], ["job.resumed"], ["offer.made", "offer.declined"], ["job.assigned"]]
+
+
 def test_events_missed_come_after_joining_and_a_lost_hint_is_made_good(app_url, ours, monkeypatch, settings):
     settings.SOCKET_RECHECK_S = 0.2
     monkeypatch.setattr(live_updates, "LOOK_BACK", timedelta(hours=1))  # which a slow machine keeps
@@ -291,7 +310,7 @@ def test_events_missed_come_after_joining_and_a_lost_hint_is_made_good(app_url, 
     with listening(app_url, ours.dispatcher, f"?since={start}") as socket:
         hear(socket)
         assert kinds_heard(socket) == ["job.paused"]
-        monkeypatch.setattr(live_updates, "_send", lambda *args: None)
+        monkeypatch.setattr(live_updates, "_send_all", lambda *args: None)
         events.append(ours.organization.pk, "job.resumed", 7)
         assert kinds_heard(socket) == ["job.resumed"]
         assert hear(socket, "beat")["floor"] <= start
