@@ -17,7 +17,7 @@ from dispatch.capacity import services as capacity
 from dispatch.core import clock
 from dispatch.core.db import prepared
 from dispatch.core.events import SYSTEM
-from dispatch.leads.models import DoNotCall, Lead, VoiceAgent
+from dispatch.leads.models import DoNotCall, KeyBranch, Lead, VoiceAgent
 from dispatch.telephony import handlers
 from dispatch.telephony.models import Call, CallEvent
 from dispatch.telephony.services import report_groups
@@ -299,20 +299,24 @@ def test_forged_reports_do_not_read_the_database_again(
 def test_killed_before_the_commit_sends_nothing_and_doubles_nothing(
     provider: Provider, test_environment: dict[str, str]
 ) -> None:
-    calls = provider.accept_calls(2)
-    requests = [provider.ringing(calls[0]), provider.ended(calls[1], "busy")]
+    of = {"organization": provider.floor.organization, "campaign": provider.floor.campaign}
+    KeyBranch.objects.create(**of, key="1", say="Thank you.", disposition="interested")
+    calls = provider.accept_calls(3)
+    requests = [provider.ringing(calls[0]), provider.ended(calls[1], "busy"), provider.key(calls[2], "1")]
     port = free_port()
     env = {**test_environment, "DISPATCH_FAULTS": f"{BEFORE_COMMIT}=kill"}
     with running("web", "--port", str(port), env=env) as web:
         _wait_for(port, web)
-        with ThreadPoolExecutor(2) as threads:
+        with ThreadPoolExecutor(3) as threads:
             sent = [threads.submit(request.post, f"http://127.0.0.1:{port}") for request in requests]
             assert all(isinstance(one.exception(), OSError) for one in sent), "no response was sent"
-    assert statuses(calls) == ["submitted"] * 2
+    assert statuses(calls) == ["submitted"] * 3
     assert not CallEvent.objects.exists()
-    assert [request.post().status_code for request in requests * 2] == [204] * 4
-    assert statuses(calls) == ["ringing", "busy"]
-    assert CallEvent.objects.count() == 2
+    assert [request.post().status_code for request in requests * 2] == [204, 204, 200] * 2
+    assert statuses(calls) == ["ringing", "busy", "answered"]
+    assert CallEvent.objects.count() == 3
+    assert Call.objects.get(pk=calls[2].pk).keys_pressed == "1"
+    assert provider.floor.lead(calls[2].subject_id).disposition == "interested"
     assert provider.floor.lead(calls[1].subject_id).last_outcome == "busy"
     assert provider.floor.told(calls[1].subject_id).count("again") == 1
 
