@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from dispatch.core import clock
+from dispatch.jobs.channels import grouped_reports
 from dispatch.jobs.channels.grouped_reports import OfferReports
 from dispatch.jobs.models import Job, Offer
 from dispatch.technicians.models import Technician
@@ -220,6 +221,15 @@ def test_locked_rows_delay_only_their_own_key(floor: Floor) -> None:
     assert floor.offers(free_job) == [("Cem", "accepted")]
     assert [request.post().status_code for request in requests] == [200] * 3
     assert Job.objects.filter(status="assigned").count() == 3
+
+
+def test_burst_of_answers_does_not_hold_up_a_group(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouped_reports, "MAX_ANSWERS", 1)
+    jobs = [ringing_offer(floor, name) for name in ("Ann", "Bob")]
+    requests = [key(floor.sim, call, "1") for _, _, call in jobs]
+    assert [answer is not None for answer in apply(*requests)] == [True, False]
+    assert requests[1].post().status_code == 200
+    assert Job.objects.filter(status="assigned").count() == 2
 
 
 def test_poisoned_answer_hurts_only_itself(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,6 +24,8 @@ from dispatch.telephony.handlers import Document
 from dispatch.telephony.models import Call
 
 ANSWER_KEYS = (phrases.ACCEPT_KEY, phrases.DECLINE_KEY)
+# The whole group waits for each answer, which takes several statements. Django's threads apply what is beyond.
+MAX_ANSWERS = 20
 _RELATED = ("technician", "job", "job__service_type", "job__organization")
 
 
@@ -55,7 +57,7 @@ class OfferReports:
         self._lock(
             {reports[at].call.subject_id for at in range(len(reports)) if at in moving or at not in statuses}
         )
-        answering = [report.call.subject_id for report in reports if report.key in ANSWER_KEYS]
+        answering = [report.call.subject_id for report in reports if report.key in ANSWER_KEYS][:MAX_ANSWERS]
         answerable = self._lock_answerable(answering) if answering else set()
         accepted = []
         for at, report in enumerate(reports):
