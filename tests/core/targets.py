@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -44,7 +45,9 @@ def raw(answer: bytes) -> Answer:
 
 
 @asynccontextmanager
-async def target(answer: Answer | bytes = OK, address: str = "127.0.0.1", port: int = 0) -> AsyncIterator[Target]:
+async def target(
+    answer: Answer | bytes = OK, address: str = "127.0.0.1", port: int = 0, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Target]:
     """Run a bare HTTP/1.1 server that does exactly what `answer` says, including mistakes."""
     respond = raw(answer) if isinstance(answer, bytes) else answer
     found = Target(address, port)
@@ -61,7 +64,7 @@ async def target(answer: Answer | bytes = OK, address: str = "127.0.0.1", port: 
         finally:
             writer.close()
 
-    server = await asyncio.start_server(serve, address, port)
+    server = await asyncio.start_server(serve, address, port, ssl=tls)
     found.port = server.sockets[0].getsockname()[1]
     try:
         yield found

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
+from pathlib import Path
 
 import pytest
 
 from dispatch.core.http import exchange
 from dispatch.core.http.client import TargetUnreachable
+from tests.support.certificates import Authority
 from tests.support.waiting import PATIENCE
 
-from .targets import OK, Request, target
+from .targets import OK, Names, Request, target
 from .test_http_client import client, run
 
 HEADERS = {"Content-Type": "application/json", "X-Tab": "a\tb", "accept": "text/plain", "user-agent": "Own/1"}
@@ -143,5 +146,32 @@ def test_request_on_a_connection_that_closes_was_not_sent(monkeypatch: pytest.Mo
                 await http.post(there.url(), b"2", {}, PATIENCE)
             assert not failed.value.sent
         assert [request.body for request in there.requests] == [b"1"]
+
+    run(test())
+
+
+def test_tls_is_verified_and_a_context_shares_no_connection(tmp_path: Path) -> None:
+    authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
+    certificate, key = authority.issue("server")
+    serving = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    (tmp_path / "pair.pem").write_text(f"{key}\n{certificate}\n")
+    serving.load_cert_chain(tmp_path / "pair.pem")
+    trusting, wary = (ssl.create_default_context(cafile=str(own.file)) for own in (authority, stranger))
+
+    async def test() -> None:
+        names = Names(other_test=[["127.0.0.1"]])
+        async with target(tls=serving) as there, client(tls=trusting, resolver=names) as http:
+            url = there.url().replace("http:", "https:")
+            assert (await http.post(url, b"1", {}, PATIENCE)).status == 200
+            refused = [(url, wary), (url.replace("127.0.0.1", "other.test"), None)]
+            for address, tls in refused:
+                with pytest.raises(TargetUnreachable, match="certificate verify failed") as failed:
+                    await http.post(address, b"2", {}, PATIENCE, tls=tls)
+                assert not failed.value.sent
+            own = ssl.create_default_context(cafile=str(authority.file))
+            assert (await http.post(url, b"3", {}, PATIENCE, tls=own)).status == 200
+            assert (await http.post(url, b"4", {}, PATIENCE)).status == 200
+        assert [request.body for request in there.requests] == [b"1", b"3", b"4"]
+        assert there.connections == 2
 
     run(test())
