@@ -55,7 +55,7 @@ def company() -> Organization:
 def test_every_page_fits_every_screen_and_is_accessible(company, app_url, sign_in):
     admin = User.objects.get(email="admin@demo.example")
     pages = find_pages(sign_in(admin, path="/leads/"), app_url, [*ENTRIES, *signed_pages(company)])
-    assert len(pages) > 150, "links lead to most pages"
+    assert len(pages) > 180, "links lead to most pages"
     problems = []
     for scheme in SCHEMES:
         for name, (width, height) in SCREENS.items():
@@ -64,11 +64,11 @@ def test_every_page_fits_every_screen_and_is_accessible(company, app_url, sign_i
             for title, path in pages.items():
                 page.goto(app_url + path)
                 problems += [f"{title} {path} {name} {scheme}: {problem}" for problem in problems_of(page, width)]
-                if (name, scheme) in CHECKED:
-                    found = Axe().run(page, options=WCAG).response["violations"]
-                    problems += [f"{title} {path} {name} {scheme}: {rule_of(one)}" for one in found]
                 (FOLDER / title).mkdir(parents=True, exist_ok=True)
                 page.screenshot(path=FOLDER / title / f"{name}-{scheme}.jpg", type="jpeg", quality=70)
+                if (name, scheme) in CHECKED:
+                    found = violations_of(page, width, height)
+                    problems += [f"{title} {path} {name} {scheme}: {rule_of(one)}" for one in found]
             page.context.close()
     assert not problems, "\n".join(problems)
 
@@ -107,7 +107,8 @@ def title_of(path: str) -> str:
     chosen = [one for one in parts.query.split("&") if one.split("=")[0] in VIEWS and not one.endswith("=")]
     chosen += ["panel"] if "job=" in parts.query else []
     shown = chosen if parts.path.startswith(("/board/", "/outbox/", "/schedules/", "/notifications/")) else []
-    return re.sub(r"[^a-z0-9]+", "-", " ".join([match.view_name or parts.path, *words, *sorted(shown)]).lower())
+    named = " ".join([match.view_name or parts.path, *words, *sorted(shown)[:1]])
+    return re.sub(r"[^a-z0-9]+", "-", named.lower())
 
 
 def signed_pages(company: Organization) -> list[str]:
@@ -124,6 +125,15 @@ def problems_of(page: Page, width: int) -> list[str]:
     page.wait_for_load_state("load", timeout=1000 * PATIENCE)
     wide = page.evaluate("document.documentElement.scrollWidth")
     return [f"{wide} px wide"] if wide > width else []
+
+
+def violations_of(page: Page, width: int, height: int) -> list[dict]:
+    """Run axe in a window as high as the page, so that no bar at its lower edge covers a part of a control."""
+    whole = min(8000, max(height, page.evaluate("document.documentElement.scrollHeight")))
+    page.set_viewport_size({"width": width, "height": whole})
+    found: list[dict] = Axe().run(page, options=WCAG).response["violations"]
+    page.set_viewport_size({"width": width, "height": height})
+    return found
 
 
 def rule_of(violation: dict) -> str:
