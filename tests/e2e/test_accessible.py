@@ -29,7 +29,6 @@ def pages(ours: Tenant) -> list[str]:
         "/board/?text=nobody-is-called-that",
         "/board/?layout=list",
         "/board/timeline/",
-        "/board/new/",
         "/reports/",
         *(f"/reports/{slug}/?days=366" for slug in ("technicians", "hours", "numbers")),
         "/leads/",
