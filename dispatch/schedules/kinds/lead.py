@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from phonenumber_field.phonenumber import PhoneNumber, to_python
 from rest_framework.exceptions import ValidationError
 
 from accounts.models import ApiKey, Organization
@@ -37,8 +38,10 @@ class LeadKind(CreateOnceKind):
             raise ValidationError({"phone": f"{error[:1].upper()}{error[1:]}."})
 
     def summary(self, payload: Mapping[str, Any]) -> str:
-        words = _("{phone} in {campaign}")
-        return words.format(phone=payload.get("phone", ""), campaign=payload.get("campaign", ""))
+        phone, number = payload.get("phone", ""), to_python(str(payload.get("phone", "")))
+        if isinstance(number, PhoneNumber) and number.is_valid():
+            phone = number.as_national
+        return _("{phone} in {campaign}").format(phone=phone, campaign=payload.get("campaign", ""))
 
     def create(self, assignment: Assignment, organization: Organization) -> dict[str, Any]:
         read = self._read(organization, assignment.payload)
