@@ -67,6 +67,16 @@ def test_price_comes_after_the_end_and_is_stored_exactly(caller: Caller) -> None
     assert fetch() == 0, "each price once"
 
 
+def test_account_without_unpriced_rows_takes_no_thread(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    charge(caller.sim)
+    completed(caller)
+    assert fetch() == 1
+    asked: list[int] = []
+    monkeypatch.setattr(prices, "_fetch_of_account", asked.append)
+    fetch(3600.0)
+    assert asked == []
+
+
 def test_unanswered_call_is_not_asked_about(caller: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     charge(caller.sim)
     caller.sim.phone(ANN).will(ignore())
