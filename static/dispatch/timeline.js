@@ -99,14 +99,15 @@
     if (drag || asked !== address({ job: "" })) return refreshSoon();
     checks.clear();
     const rows = page.querySelector(".rows");
-    const at = [rows?.scrollLeft, rows?.scrollTop, page.querySelector(".tray ol")?.scrollTop];
+    const list = page.querySelector(".tray ol");
+    const at = [rows?.scrollLeft, rows?.scrollTop, list?.scrollTop, list?.scrollLeft];
     const had = document.activeElement?.closest?.("#chart a[data-open]")?.dataset.open;
     document.getElementById("chart").outerHTML = html;
     window.htmx.process(document.getElementById("chart"));
     const now = page.querySelector(".rows");
     if (now) [now.scrollLeft, now.scrollTop] = at;
     const tray = page.querySelector(".tray ol");
-    if (tray) tray.scrollTop = at[2];
+    if (tray) [tray.scrollTop, tray.scrollLeft] = at.slice(2);
     if (had) page.querySelector(`a[data-open="${had}"]`)?.focus({ preventScroll: true });
     markOpen();
   }
