@@ -221,7 +221,7 @@ def test_own_number_is_changed_and_the_event_omits_it(browser: Browser, dora: Us
 
 def test_language_of_own_alerts_is_chosen_with_an_event(browser: Browser, dora: User) -> None:
     here = browser(dora)
-    assert "Alerts: English" in text(here.get(CHOICES))
+    assert "English for alerts" in text(here.get(CHOICES))
     for chosen in ("es", "es", "", "xx"):
         assert here.post("/notifications/language/", {"language": chosen}).status_code == (
             400 if chosen == "xx" else 302
