@@ -1,4 +1,4 @@
-"""A day on the board, in real browsers: the shift begins, forty jobs, an outage.
+"""A full day on the board, in real browsers: the shift begins, forty jobs, an outage, an emergency, the hand-over.
 
 Screenshots of each part, at 1440 and at 390 pixels, are in test-results/day.
 """
@@ -19,7 +19,7 @@ from notifications.models import Notification
 from tests.e2e.test_board import accessible, card, column, live, tell_people
 from tests.harness.jobs import Floor
 from tests.jobs.test_provider_outages import pass_time
-from tests.phones import answer, ignore, mix
+from tests.phones import answer, ignore, manual, mix
 from tests.support import factories as make
 from tests.support.waiting import wait_until
 
@@ -46,7 +46,7 @@ def is_calm(floor: Floor) -> bool:
     return not Job.objects.filter(status="dispatching").exists()
 
 
-def test_day_from_beginning_of_shift_through_an_outage(floor: Floor, sign_in):
+def test_day_from_beginning_of_shift_to_hand_over(floor: Floor, sign_in):
     floor.set_policy(max_candidates=3, auto_pause_misses=0, line_wait_s=600)
     crew = [floor.technician(f"Unit {nth:02}", km=1 + nth / 4, max_open_jobs=20) for nth in range(CREW)]
     eager, silent = crew[:-2], crew[-2:]
@@ -63,6 +63,8 @@ def test_day_from_beginning_of_shift_through_an_outage(floor: Floor, sign_in):
     expect(column(other, "assigned").locator("[data-count]")).to_have_text(str(JOBS))
     shot(other, "3-forty-jobs-seen-by-kim")
     outlast_an_outage(floor, board, eager)
+    serve_an_emergency(floor, board)
+    hand_over(floor, board, other, silent)
     check_the_day(floor)
 
 
@@ -152,9 +154,78 @@ def outlast_an_outage(floor: Floor, board: Page, eager: list[Technician]) -> Non
     shot(board, "5-outage-over")
 
 
+def serve_an_emergency(floor: Floor, board: Page) -> None:
+    """An emergency is marked and first on the board, and its technician answers by phone."""
+    for one in Technician.objects.all():
+        floor.phone(one).will(manual())
+    emergency = floor.started(customer_phone=make.phone(), address="1 Oak St, Phoenix, AZ 85004", priority=1)
+    technician = floor.live_offer(emergency).technician
+    phone = str(technician.phone)  # which rang in vain before
+    floor.until(lambda: "ringing" in floor.sim.calls_to(phone)[-1].statuses)
+    call = floor.sim.calls_to(phone)[-1]
+    expect(card(board, "calling", emergency)).to_be_visible()
+    expect(column(board, "calling").locator("[data-cards] > li").first).to_contain_text("Emergency")
+    shot(board, "6-emergency")
+    call.answer()
+    floor.work()
+    call.press("1").hears("the job is yours")
+    expect(card(board, "assigned", emergency)).to_be_visible()
+    assert floor.job(emergency).technician == technician
+
+
+def hand_over(floor: Floor, board: Page, other: Page, silent: list[Technician]) -> None:
+    """Dana leaves a job that nobody accepted, and a note. Kim comes on duty, reads it, and assigns the job."""
+    Technician.objects.exclude(pk__in=[one.pk for one in silent]).update(on_duty=False)
+    for technician in silent:
+        floor.phone(technician).will(ignore())
+    job = floor.started(customer_phone=make.phone(), address="2 Oak St, Phoenix, AZ 85004", notes="Ring twice")
+    floor.until(lambda: is_calm(floor))
+    tell_people()
+    acknowledge_all(board)
+    row = column(board, "attention").locator(f'li[data-id="job-{job.pk}"]')
+    row.get_by_role("button", name="Claim").click()
+    expect(row).to_contain_text("Claimed by you")
+    end_shift(board, f"#{job.pk} waits for {silent[0].name}.\nThe gas leak is done.")
+    note = other.locator(".handover")
+    expect(note).to_have_count(0)
+    other.get_by_role("button", name="Go on duty").click()
+    expect(other.get_by_role("button", name="On duty")).to_be_visible()
+    expect(note).to_contain_text("The gas leak is done.")
+    theirs = column(other, "attention").locator(f'li[data-id="job-{job.pk}"]')
+    expect(theirs).to_contain_text("Claimed by Dana")
+    accessible(other)
+    shot(other, "8-hand-over")
+    note.get_by_role("link", name=f"#{job.pk}").click()
+    expect(other.locator("#drawer-body")).to_contain_text("Ring twice")
+    note.get_by_role("button", name="Mark as read").click()
+    expect(note).to_have_count(0)
+    other.keyboard.press("Escape")
+    theirs.get_by_role("button", name="Take over").click()
+    expect(theirs).to_contain_text("Claimed by you")
+    expect(row).to_contain_text("Claimed by Kim")
+    choose(other, job, silent[0].name)
+    expect(column(other, "attention").locator("[data-empty]")).to_be_visible()
+    shot(other, "9-end-of-day")
+
+
+def end_shift(board: Page, text: str) -> None:
+    """Go off duty with a note for the next shift; think twice first."""
+    board.get_by_role("button", name="On duty").click()
+    expect(board.get_by_label("What should the next shift know?")).to_be_focused()
+    accessible(board)
+    shot(board, "7-end-of-shift")
+    board.keyboard.press("Escape")
+    expect(board.get_by_label("What should the next shift know?")).to_be_hidden()
+    board.get_by_role("button", name="On duty").click()
+    board.get_by_label("What should the next shift know?").fill(text)
+    board.get_by_role("button", name="Go off duty").click()
+    expect(board.get_by_role("button", name="Go on duty")).to_be_visible()
+    expect(board.locator("#notices")).to_contain_text("Your note is on the board")
+
+
 def check_the_day(floor: Floor) -> None:
     """Every form is one job with one technician, and every change has its event."""
-    assert Job.objects.count() == JOBS + 1
+    assert Job.objects.count() == JOBS + 3
     assert set(Job.objects.values_list("status", flat=True)) == {"assigned"}
     for job in Job.objects.all():
         assert job.offers.filter(status="accepted").count() <= 1
