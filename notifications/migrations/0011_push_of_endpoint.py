@@ -6,7 +6,7 @@ class Migration(migrations.Migration):
     """Find a browser that renews its subscription. What an interrupted build left is dropped first."""
 
     atomic = False
-    dependencies = [("notifications", "0010_push_results_w")]
+    dependencies = [("notifications", "0010_push_results")]
 
     operations = [
         migrations.RunSQL("DROP INDEX CONCURRENTLY IF EXISTS push_of_endpoint", migrations.RunSQL.noop),
