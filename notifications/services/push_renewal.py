@@ -51,7 +51,7 @@ def renew(before: Mapping[str, Any], entered: Mapping[str, Any]) -> int:
     if any(throttling.take_token(f"push-renewal:{name}", RATE).wait_ms for name in known):
         raise TooManyRenewals
     with transaction.atomic():
-        locked = rows.select_for_update(of=("self",)).order_by("pk")
+        locked = rows.select_for_update(no_key=True, of=("self",)).order_by("pk")
         mine = [row for row in locked if _is_secret_of(row, secret)]
         for row in mine:
             _replace(row, new)

@@ -136,6 +136,7 @@ def test_a_stranger_joins_under_the_policy(sign_in, app_url: str) -> None:
     )
     link = invitations.send_invitation(membership, lambda path: path).link
     page = sign_in(make.dispatcher(organization), path="/board/")
+    page.goto("about:blank")  # the board would go to the sign-in page
     page.context.clear_cookies()
     joined = page.goto(app_url + link)
     assert SCRIPTS in joined.all_headers()["content-security-policy"]

@@ -52,7 +52,7 @@ def test_two_dispatchers_follow_one_job_each_in_their_language(floor: Floor, sig
     expect(row).to_contain_text("Lo tiene usted")
     expect(other).to_contain_text("Claimed by Dana")
     alert = page.locator("#alert-bar")
-    expect(alert).to_contain_text("Un trabajo necesita un despachador")
+    expect(alert).to_contain_text("necesita un despachador")
     expect(theirs.locator("#alert-bar")).to_contain_text("needs a dispatcher")
     alert.get_by_role("button", name="Confirmar").click()
     expect(alert).to_be_hidden()

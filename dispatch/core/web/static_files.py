@@ -29,20 +29,25 @@ class StaticFilesMiddleware(WhiteNoiseMiddleware):
 
     @staticmethod
     def serve(static_file: Any, request: HttpRequest) -> HttpResponse:
-        known = request.META.get("HTTP_IF_NONE_MATCH", "").replace(_GZIP_TAG, '"')
-        answer = static_file.get_response(request.method, {**request.META, "HTTP_IF_NONE_MATCH": known})
+        headers = dict(request.META)
+        if given := headers.get("HTTP_IF_NONE_MATCH"):
+            headers["HTTP_IF_NONE_MATCH"] = given.replace(_GZIP_TAG, '"')
+        is_head = request.method == "HEAD"  # its headers are those of GET
+        answer = static_file.get_response("GET" if is_head else request.method, headers)
         body = b""
-        if answer.file is not None:  # None: HEAD, or the browser has a current copy
+        if answer.file is not None:  # None: the browser has a current copy
             with answer.file as file:
                 body = file.read()
         response = HttpResponse(body, status=int(answer.status))
         del response["Content-Type"]
         for name, value in answer.headers:
             response[name] = value
-        if answer.status == HTTPStatus.OK and request.method == "GET" and compression.is_text(response):
+        if answer.status == HTTPStatus.OK and compression.is_text(response):
             _compress(request, response)
-        elif answer.status == HTTPStatus.NOT_MODIFIED and request.META.get("HTTP_IF_NONE_MATCH") != known:
+        elif answer.status == HTTPStatus.NOT_MODIFIED and given != headers.get("HTTP_IF_NONE_MATCH"):
             response["ETag"] = _tag_of_compressed(response)
+        if is_head:
+            response.content = b""
         return response
 
 
