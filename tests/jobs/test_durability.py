@@ -22,7 +22,7 @@ _AS_CONFIGURED = "SELECT setting = 'on' OR source = 'client' FROM pg_settings WH
 
 
 def is_as_configured() -> bool:
-    """Return whether this transaction has not been told to commit without waiting for the disk."""
+    """Return whether the setting of this transaction is that of its connection."""
     return prepared.fetch_all(_AS_CONFIGURED) == [(True,)]
 
 
