@@ -19,7 +19,7 @@ from notifications.models import Notification
 from tests.e2e.test_board import accessible, card, column, live, tell_people
 from tests.harness.jobs import Floor
 from tests.jobs.test_provider_outages import pass_time
-from tests.phones import answer, ignore, manual, mix
+from tests.phones import Phone, answer, ignore, manual, mix
 from tests.support import factories as make
 from tests.support.waiting import wait_until
 
@@ -50,8 +50,10 @@ def test_day_from_beginning_of_shift_to_hand_over(floor: Floor, sign_in):
     floor.set_policy(max_candidates=3, auto_pause_misses=0, line_wait_s=600)
     crew = [floor.technician(f"Unit {nth:02}", km=1 + nth / 4, max_open_jobs=20) for nth in range(CREW)]
     eager, silent = crew[:-2], crew[-2:]
-    for technician in eager:
-        floor.phone(technician).will(mix((9, answer(press="1")), (1, answer(press="2"))))
+    usually_accept = mix((9, answer(press="1")), (1, answer(press="2")))
+    nearest = floor.phone(eager[0]).will(manual(), usually_accept)
+    for technician in eager[1:]:
+        floor.phone(technician).will(usually_accept)
     for technician in silent:
         floor.phone(technician).will(ignore())
     dana, kim = (make.dispatcher(floor.organization, name, on_duty=False) for name in ("Dana", "Kim"))
@@ -59,7 +61,7 @@ def test_day_from_beginning_of_shift_to_hand_over(floor: Floor, sign_in):
         live(sign_in(who, path="/board/", scheme=scheme)) for who, scheme in ((dana, "light"), (kim, "dark"))
     )
     begin_shift(board)
-    receive_forty_jobs(floor, board)
+    receive_forty_jobs(floor, board, nearest)
     expect(column(other, "assigned").locator("[data-count]")).to_have_text(str(JOBS))
     shot(other, "3-forty-jobs-seen-by-kim")
     outlast_an_outage(floor, board, eager)
@@ -75,8 +77,11 @@ def begin_shift(board: Page) -> None:
     shot(board, "1-shift-begins")
 
 
-def receive_forty_jobs(floor: Floor, board: Page) -> None:
-    """Forty forms come in a burst; the crew takes those that it does not decline."""
+def receive_forty_jobs(floor: Floor, board: Page, nearest: Phone) -> None:
+    """Forty forms come in a burst; the crew takes those that it does not decline.
+
+    The nearest technician lets the phone ring until the board was seen.
+    """
     for nth in range(JOBS):
         floor.submit(
             customer_name=f"Customer {nth:02}",
@@ -86,6 +91,9 @@ def receive_forty_jobs(floor: Floor, board: Page) -> None:
     floor.work()
     expect(column(board, "calling").locator("[data-cards] > li").first).to_be_visible()
     shot(board, "2-forty-jobs-calling")
+    call = nearest.rings().answer()
+    floor.work()
+    call.press("1").hears("the job is yours")
     floor.until(lambda: is_calm(floor), within=90)
     ends = Counter(Job.objects.values_list("status", flat=True))
     assert ends["assigned"] + ends["pending"] == JOBS
