@@ -209,7 +209,7 @@ async def _seen(site: Site, people: list[tuple[User, str]], jobs: list[int], *, 
         async with one.browser.get("/board/", headers={"HX-Request": "false"}) as answer:
             token = (await answer.text()).split('"X-CSRFToken": "')[1].split('"')[0]
         for n in range(CHANGES):
-            job = jobs[-1 - 2 * n]
+            job = jobs[1 + 2 * n]  # among the oldest, which the list shows
             known = set(other.at)
             start = time.perf_counter()
             form = {"kind": "job", "key": str(job), "do": do}
