@@ -14,7 +14,9 @@ from dispatch.outbox.models import Endpoint, MessageGroup, QuarantinedPointer, T
 from dispatch.outbox.rules import endpoint_failures
 
 published = Counter(
-    "dispatch_outbox_published_total", "Pointers published, published again, or failed.", ["outcome"]
+    "dispatch_outbox_published_total",
+    "Messages published, published again, failed, or handed over without the queue.",
+    ["outcome"],
 )
 calls = Counter("dispatch_outbox_calls_total", "Delivery attempts by outcome.", ["outcome"])
 call_seconds = Histogram("dispatch_outbox_call_seconds", "Response time of targets.")

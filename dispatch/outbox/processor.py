@@ -71,12 +71,16 @@ class Processor:
 
     `max_calls` is divided among organizations: a pointer beyond its organization's share waits here, and
     `on_wait` is called. None: as many attempts as callers ask for.
+
+    Messages claimed when others end are published on the queue, or given to `hand_over`, with the number of
+    pointers that ended with them. It is called in a thread; RuntimeError from it means that nobody took them.
     """
 
     def __init__(self, max_calls: int | None = None) -> None:
         self._shares = AsyncShares(max_calls) if max_calls is not None else None
         self._waiting: set[tuple[int, int]] = set()
         self.on_wait: Callable[[], None] = lambda: None
+        self.hand_over: Callable[[Sequence[Claim], int], object] | None = None
         self.max_waiting = MAX_WAITING
         self._start_thread, self._finish_thread = DatabaseThread("outbox-start"), DatabaseThread("outbox-finish")
         self._starts: Batcher[_Ticket, StartResult] = Batcher(self._start_thread, self._start_attempts, MAX_BATCH)
@@ -94,7 +98,11 @@ class Processor:
         The attempt's result has then been recorded. Raises BadToken and NotAdmitted (nothing was changed) and
         django.db errors (the outcome is unknown; the pointer may be delivered again).
         """
-        ticket = _Ticket(int(message_id), check_token(token, message_id))
+        return await self.process_epoch(int(message_id), check_token(token, message_id))
+
+    async def process_epoch(self, message_id: int, epoch: int) -> PointerRefused | None:
+        """Process a message that was claimed in this epoch, as `process` does."""
+        ticket = _Ticket(message_id, epoch)
         try:
             call = await self._starts.submit(ticket)
             if isinstance(call, NoShare):
@@ -172,7 +180,7 @@ class Processor:
         answers, claims = attempts.start_attempts(
             [ticket.pointer for ticket in tickets], admit if shares is not None else None
         )
-        self._publishing.submit(claims)
+        self._pass_on(claims, sum(isinstance(answer, PointerRefused) for answer in answers))
         return answers
 
     def _finish_attempts(self, results: Sequence[AttemptResult]) -> Sequence[bool]:
@@ -188,7 +196,7 @@ class Processor:
             if len(results) > 1 or not claim:
                 raise
             claims, left = finish_unlocked(results, claim=False)
-        self._publishing.submit(claims)
+        self._pass_on(claims, len(results) - len(left))
         try:
             target_health.disable_gone([result for result in results if result not in left])
         except DatabaseError:
@@ -196,6 +204,18 @@ class Processor:
             log.exception("endpoints_not_disabled")
         held = {(result.call.id, result.call.epoch) for result in left}
         return [(result.call.id, result.call.epoch) not in held for result in results]
+
+    def _pass_on(self, claims: Sequence[Claim], ended: int) -> None:
+        """Give the claims to `hand_over`, or publish them. Called in a thread, after the commit."""
+        if claims and self.hand_over is not None:
+            with contextlib.suppress(RuntimeError):
+                self.hand_over(claims, ended)
+                return
+        self.publish(claims)
+
+    def publish(self, claims: Sequence[Claim]) -> None:
+        """Publish the claims soon, in this order. Works from any thread."""
+        self._publishing.submit(claims)
 
     async def _make(self, call: DeliveryAttempt) -> None:
         running = self._running[call.id, call.epoch] = _Running(call, call.until)

@@ -6,7 +6,9 @@ import asyncio
 import os
 import socket
 import uuid
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import structlog
 from django.conf import settings
@@ -15,13 +17,14 @@ from django.db import DatabaseError
 from dispatch.core import fault_injection
 from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.ids import read_id
+from dispatch.outbox import metrics, queues
 from dispatch.outbox import processor as outbox_processor
-from dispatch.outbox import queues
 from dispatch.outbox.models import QuarantinedPointer
 from dispatch.outbox.pointer import BadPointer, BadToken, MessagePointer
 from dispatch.outbox.processor import NotAdmitted, Processor
 from dispatch.outbox.queues import Delivery, QueueUnavailable
 from dispatch.outbox.services.attempts import PointerRefused
+from dispatch.outbox.services.scheduling import Claim
 
 log = structlog.get_logger(__name__)
 
@@ -39,7 +42,8 @@ MAX_QUARANTINED_CHARACTERS = 4000
 class Router:
     """Receive pointers and process them. Any number of routers may run.
 
-    At most OUTBOX_ROUTER_CALLS attempts are in progress, divided among organizations.
+    At most OUTBOX_ROUTER_CALLS attempts are in progress, divided among organizations. With OUTBOX_HAND_OVER, the
+    message that follows one that ended here is processed here as well, without a pointer on the queue.
     """
 
     def __init__(self, name: str = "") -> None:
@@ -60,13 +64,16 @@ class Router:
         """
         processor = outbox_processor.shared_processor(settings.OUTBOX_ROUTER_CALLS)
         processor.on_wait = self._room.set
+        if settings.OUTBOX_HAND_OVER:
+            take_over, loop = partial(self._take_over, processor, stopping), asyncio.get_running_loop()
+            processor.hand_over = partial(loop.call_soon_threadsafe, take_over)
         if self._consumer.max_held is not None:
             processor.max_waiting = max(0, self._consumer.max_held - settings.OUTBOX_ROUTER_CALLS)
         stopped = asyncio.create_task(stopping.wait())
         try:
             pause = FIRST_PAUSE_S
             while not stopping.is_set():
-                room = settings.OUTBOX_ROUTER_CALLS - (len(self._tasks) - processor.waiting)
+                room = self._room_left(processor)
                 if room <= 0:
                     self._room.clear()
                     await asyncio.wait(
@@ -82,9 +89,7 @@ class Router:
                     pause = min(pause * 2, MAX_PAUSE_S)
                     continue
                 for delivery in received:
-                    task = asyncio.create_task(self._handle(processor, delivery))
-                    self._tasks.add(task)
-                    task.add_done_callback(self._done)
+                    self._start(self._handle(processor, delivery))
             processor.stop_waiting()
             if self._tasks:
                 await asyncio.wait(self._tasks, timeout=settings.OUTBOX_MAX_TIMEOUT_S + STOP_MARGIN_S)
@@ -102,6 +107,37 @@ class Router:
         return await asyncio.get_running_loop().run_in_executor(
             self._receiving, self._consumer.receive, most, WAIT_S
         )
+
+    def _room_left(self, processor: Processor) -> int:
+        return settings.OUTBOX_ROUTER_CALLS - (len(self._tasks) - processor.waiting)
+
+    def _start(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+
+    def _take_over(
+        self, processor: Processor, stopping: asyncio.Event, claims: Sequence[Claim], ended: int
+    ) -> None:
+        """Process claimed messages here while there is room; publish the others.
+
+        The `ended` pointers make room, although their tasks may not know it yet.
+        """
+        room = 0 if stopping.is_set() else max(0, self._room_left(processor) + ended)
+        for claim in claims[:room]:
+            self._start(self._continue(processor, claim))
+        metrics.published.labels("handed_over").inc(len(claims[:room]))
+        processor.publish(claims[room:])
+
+    async def _continue(self, processor: Processor, claim: Claim) -> None:
+        """Process a claimed message that has no pointer on the queue; publish one if that does not succeed."""
+        try:
+            await processor.process_epoch(claim.id, claim.epoch)
+        except NotAdmitted:
+            processor.publish([claim])
+        except DatabaseError as error:
+            log.warning("message_published_database_unavailable", error=str(error).strip())
+            processor.publish([claim])
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

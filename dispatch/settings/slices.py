@@ -91,6 +91,8 @@ OUTBOX_ENABLED = env.bool("OUTBOX_ENABLED", default=True)
 OUTBOX_POLL_INTERVAL_S = env.float("OUTBOX_POLL_INTERVAL_S", default=5.0)
 OUTBOX_BATCH_SIZE = env.int("OUTBOX_BATCH_SIZE", default=200)
 OUTBOX_GROUPS_AT_ONCE = env.int("OUTBOX_GROUPS_AT_ONCE", default=10)  # concurrent publishes
+# Routers process the message that follows one that ended, without the queue.
+OUTBOX_HAND_OVER = env.bool("OUTBOX_HAND_OVER", default=True)
 OUTBOX_PROCESS_URL = env.str("OUTBOX_PROCESS_URL", default="")  # empty: under PUBLIC_BASE_URL
 OUTBOX_DEFAULT_POOL = env.str("OUTBOX_DEFAULT_POOL", default="DISPATCH-POOL")
 OUTBOX_REPUBLISH_AFTER_S = env.float("OUTBOX_REPUBLISH_AFTER_S", default=12.0)

@@ -125,7 +125,8 @@ def test_steps_that_a_reader_has_not_read_are_kept(world: World) -> None:
     assert Event.objects.filter(subject_id=done, kind="message.queued").exists()
 
 
-def test_a_slow_queue_delays_no_result(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_queue_delays_no_result(world: World, monkeypatch: pytest.MonkeyPatch, settings: Any) -> None:
+    settings.OUTBOX_HAND_OVER = False
     a, b = world.send(world.endpoint(), "a", "b")
     world.poll()
     is_free, publish = threading.Event(), publisher.publish_pointers

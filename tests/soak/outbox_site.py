@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 import subprocess
 import sys
@@ -190,14 +191,17 @@ class Site:
     def __init__(self, env: dict[str, str], database: Server, queue: Queue, ahead_s: float) -> None:
         self._env, self._database, self.queue, self._ahead_s = env, database, queue, ahead_s
         self._running: dict[str, Process] = {}
+        self._hands_over = itertools.cycle(("true", "false"))
         self.restarts = 0
 
     def revive(self) -> None:
+        """Start the processes that do not run. Every second one hands messages over without the queue."""
         for name, command in COMMANDS.items():
             process = self._running.get(name)
             if process is None or process.returncode is not None:
                 self.restarts += process is not None
-                self._running[name] = Process(command, {**self._env, **self._clock(name)})
+                env = {**self._env, **self._clock(name), "OUTBOX_HAND_OVER": next(self._hands_over)}
+                self._running[name] = Process(command, env)
 
     def kill(self, *names: str) -> None:
         for name in names:

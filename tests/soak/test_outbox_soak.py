@@ -50,7 +50,8 @@ ROUNDS = -(-MESSAGES // GROUPS)
 FREE_GROUPS = 2
 # Messages are sent as long as fewer than this are open.
 MOST_OPEN = 10 * GROUPS
-CONCURRENCY = GROUPS // 5
+# More than the attempts of a killed router, whose slots are held until their leases lapse.
+CONCURRENCY = GROUPS // 2
 CALM_WITHIN_S = 1800.0
 LIKELY = {
     "a router is killed": 5, "a poller is killed": 3, "all routers are killed": 1, "all pollers are killed": 1,

@@ -1,0 +1,108 @@
+"""Routers process the message that follows one that ended, without a pointer on the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from django.db import OperationalError
+
+from dispatch.core import fault_injection
+from dispatch.outbox import metrics
+from tests.harness.outbox import World
+
+
+@contextmanager
+def counted_pointers() -> Iterator[dict[str, int]]:
+    """Yield a dictionary that has the number of pointers by outcome once the block has ended."""
+    before = {outcome: _count(outcome) for outcome in ("published", "handed_over", "failed")}
+    counts: dict[str, int] = {}
+    yield counts
+    counts.update((outcome, _count(outcome) - number) for outcome, number in before.items())
+
+
+def _count(outcome: str) -> int:
+    return int(metrics.published.labels(outcome)._value.get())
+
+
+def test_only_the_first_message_of_a_group_passes_the_queue(world: World) -> None:
+    ids = world.send(world.endpoint(), "a", "b", "c", "d")
+    with counted_pointers() as counts:
+        world.start()
+        world.receiver.got("a", "b", "c", "d")
+        world.all_end()
+        world.stop()
+    assert counts == {"published": 1, "handed_over": 3, "failed": 0}
+    assert world.statuses(ids) == ["COMPLETED"] * 4
+    assert world.receiver.overlaps() == []
+
+
+def test_without_the_setting_each_message_passes_the_queue(world: World, settings) -> None:
+    settings.OUTBOX_HAND_OVER = False
+    world.send(world.endpoint(), "a", "b", "c")
+    with counted_pointers() as counts:
+        world.start()
+        world.receiver.got("a", "b", "c")
+        world.all_end()
+        world.stop()
+    assert counts == {"published": 3, "handed_over": 0, "failed": 0}
+
+
+def test_messages_for_which_a_router_has_no_room_go_to_the_queue(world: World, settings) -> None:
+    settings.OUTBOX_ROUTER_CALLS = 1
+    erp = world.endpoint()
+    world.receiver.hold("a")
+    world.send(erp, "a", group="first")
+    world.poll()
+    with counted_pointers() as counts:
+        world.start(pollers=0)
+        world.receiver.count(1)
+        for name in "bcd":  # the end of "a" claims all of them
+            world.send(erp, name, group=name)
+        world.receiver.let_go("a")
+        world.receiver.count(4)
+        world.all_end()
+        world.stop()
+    assert counts["published"] >= 2
+    assert counts["handed_over"] + counts["published"] == 3
+    assert world.receiver.most_open == 1
+
+
+def test_a_router_that_stops_leaves_the_next_message_on_the_queue(world: World) -> None:
+    world.receiver.answer("a", after_s=3)
+    first, second = world.send(world.endpoint(), "a", "b")
+    world.start()
+    world.receiver.count(1)
+    world.stop()
+    assert (world.status(first), world.status(second)) == ("COMPLETED", "QUEUED")
+    world.start(pollers=0)
+    world.receiver.got("a", "b")
+    world.all_end()
+
+
+def test_a_message_whose_attempt_cannot_start_goes_to_the_queue(world: World) -> None:
+    starts = []
+
+    def fail_second() -> None:
+        starts.append(len(starts))
+        if len(starts) == 2:
+            raise OperationalError("the connection was closed")
+
+    world.send(world.endpoint(), "a", "b")
+    with counted_pointers() as counts, fault_injection.arm_crash_point("outbox.start.before_commit", fail_second):
+        world.start()
+        world.receiver.got("a", "b")
+        world.all_end()
+        world.stop()
+    assert counts == {"published": 2, "handed_over": 1, "failed": 0}
+
+
+def test_a_message_that_was_canceled_is_not_handed_over(world: World) -> None:
+    _, second, _ = world.send(world.endpoint(), "a", "b", "c")
+    world.receiver.hold("a")
+    world.start()
+    world.receiver.count(1)
+    world.act("cancel", second)
+    world.receiver.let_go("a")
+    world.receiver.got("a", "c")
+    world.all_end()
