@@ -6,6 +6,7 @@ Without Chromium the tests are skipped; in CI that is a failure.
 from __future__ import annotations
 
 import os
+import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -19,7 +20,21 @@ from tests.jobs.conftest import floor  # noqa: F401
 from tests.support.chromium import ARGUMENTS, CHROMIUM
 from tests.support.waiting import PATIENCE
 
+# The screens of `SCREENS` that the suite uses, in turns.
+TURNS = ((1440, "light"), (390, "dark"))
+
 expect.set_options(timeout=1000 * PATIENCE)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Play each flow at one screen in the suite, about half of them as on a phone; the soak plays the other."""
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        if callspec is None or not {"width", "scheme"} <= callspec.params.keys():
+            continue
+        screen = callspec.params["width"], callspec.params["scheme"]
+        if screen in TURNS and screen != TURNS[zlib.crc32(item.originalname.encode()) % len(TURNS)]:
+            item.add_marker(pytest.mark.soak)
 
 
 @pytest.fixture(scope="package")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-# Each width and each scheme once; the other combinations are played by `make soak`.
+# The suite plays each flow at one of the first two, in turns (conftest.py); `make soak` plays the others.
 SCREENS = [
     (1440, "light"),
     (390, "dark"),

@@ -31,6 +31,7 @@ from dispatch.schedules.models import Run, Schedule
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call, Text
 from notifications.models import Alert, Claim, Delivery, Notification
+from tests.support.row_snapshots import written_once
 
 MODELS = (
     Alert, Attempt, Call, Campaign, Candidate, Claim, Delivery, Endpoint, Event, Job, Lead, Message, MessageGroup,
@@ -41,6 +42,10 @@ RECEIVER = "http://127.0.0.1:8000/demo-receiver/"
 
 @pytest.fixture
 def company(transactional_db) -> Organization:
+    return written_once("demo company", filled_company)
+
+
+def filled_company() -> Organization:
     organization = seed.seed()
     assert history.fill(organization, RECEIVER)
     return organization

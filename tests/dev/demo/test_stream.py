@@ -11,12 +11,13 @@ import threading
 import pytest
 
 from dispatch.core import clock
-from dispatch.dev.demo import history, seed
 from dispatch.dev.demo.client import Answer
 from dispatch.dev.demo.stream import FORM_EVERY_S, MOVE_EVERY_S, Stream
 from dispatch.jobs.models import Job, Offer
 from dispatch.technicians.models import Technician
+from tests.dev.demo.test_history import filled_company
 from tests.support.processes import ROOT
+from tests.support.row_snapshots import written_once
 from tests.support.waiting import PATIENCE, wait_until
 
 
@@ -48,9 +49,7 @@ class Phones:
 
 @pytest.fixture
 def company(transactional_db):
-    organization = seed.seed()
-    history.fill(organization, "http://127.0.0.1:8000/demo-receiver/")
-    return organization
+    return written_once("demo company", filled_company)
 
 
 def stream_of(organization, website, phones=None):
