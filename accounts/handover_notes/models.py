@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.db import models
+from django.utils.timezone import localtime
 
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
@@ -13,7 +14,7 @@ MAX_TEXT = 2000
 class HandoverNote(OwnedModel):
     """Store what a dispatcher who ended their shift wrote for the next one.
 
-    `first_read_at` is null until somebody has read it. An erased author stays as "Erased user".
+    `first_read_at` is null until a colleague of the author has read it. An erased author stays as "Erased user".
     """
 
     organization = models.ForeignKey("accounts.Organization", on_delete=models.CASCADE, related_name="+")
@@ -28,7 +29,7 @@ class HandoverNote(OwnedModel):
         indexes = [models.Index(fields=["organization", "written_at"], name="handover_notes_by_time")]
 
     def __str__(self) -> str:
-        return f"{self.author}, {self.written_at:%Y-%m-%d %H:%M}"
+        return f"{self.author or '—'}, {localtime(self.written_at):%Y-%m-%d %H:%M}"
 
 
 class HandoverReading(models.Model):
@@ -43,4 +44,4 @@ class HandoverReading(models.Model):
         constraints = [models.UniqueConstraint(fields=["note", "reader"], name="one_reading_per_person")]
 
     def __str__(self) -> str:
-        return f"{self.reader}, {self.read_at:%Y-%m-%d %H:%M}"
+        return f"{self.reader}, {localtime(self.read_at):%Y-%m-%d %H:%M}"

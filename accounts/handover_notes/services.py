@@ -16,8 +16,10 @@ from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 
-# A note that someone has read is shown for this long to those who have not.
+# A note that a colleague of its author has read is shown for this long to those who have not.
 SHOWN_AFTER_READING = timedelta(hours=24)
+# The same text from a member who is off duty is the same form within this time.
+SAME_FORM = timedelta(minutes=10)
 MAX_SHOWN = 20
 
 
@@ -25,14 +27,18 @@ MAX_SHOWN = 20
 def end_shift(membership_id: int, text: str, *, actor: Actor) -> HandoverNote | None:
     """Put a member off duty, and store their note for the next shift. Return the note; None for an empty text.
 
-    A member who is off duty already leaves no note: the form was sent twice. Raises ValidationError {text}.
+    A form that is sent twice leaves one note. One that is sent from a second tab, when the member is off duty
+    already, leaves another. Raises ValidationError {text}.
     """
     text = clean_text(text)
     locked = Membership.objects.select_for_update(no_key=True, of=("self",)).get(pk=membership_id)
     was_on_duty = locked.on_duty
     member = accounts.set_duty(membership_id, False, actor=actor)
-    if not text or not was_on_duty:
+    if not text:
         return None
+    own_notes = HandoverNote.objects.of(member.organization_id).filter(author_id=member.user_id, text=text)
+    if not was_on_duty and (sent_before := own_notes.filter(written_at__gte=clock.now() - SAME_FORM).last()):
+        return sent_before
     note: HandoverNote = HandoverNote.objects.create(
         organization_id=member.organization_id, author_id=member.user_id, text=text
     )
@@ -43,11 +49,11 @@ def end_shift(membership_id: int, text: str, *, actor: Actor) -> HandoverNote | 
 def open_notes(organization: Organization, user: User) -> QuerySet[HandoverNote]:
     """Select the notes that this user, who is on duty, has not read, oldest first.
 
-    A note that nobody has read stays, also for its author. One that a colleague has read is shown to the others
-    for a day, so that all who come on duty see it, and not to its author.
+    A note that no colleague of its author has read stays, also for its author. From the first reading on, it is
+    shown to the others for a day, so that all who come on duty see it, and not to its author.
     """
     own_reading = HandoverReading.objects.filter(note=OuterRef("pk"), reader=user)
-    is_recent = Q(written_at__gte=clock.now() - SHOWN_AFTER_READING) & ~Q(author=user)
+    is_recent = Q(first_read_at__gte=clock.now() - SHOWN_AFTER_READING) & ~Q(author=user)
     notes = HandoverNote.objects.of(organization).filter(Q(first_read_at=None) | is_recent)
     found: QuerySet[HandoverNote] = notes.exclude(Exists(own_reading)).select_related("author")
     return found.order_by("written_at", "pk")
@@ -55,13 +61,16 @@ def open_notes(organization: Organization, user: User) -> QuerySet[HandoverNote]
 
 @transaction.atomic
 def mark_as_read(organization: Organization, note_id: int, user: User, *, actor: Actor) -> HandoverNote:
-    """Record that the user has read the note; once, however often they press. Raises HandoverNote.DoesNotExist."""
+    """Record that the user has read the note; once, however often they press. Raises HandoverNote.DoesNotExist.
+
+    On their own note, an author hides it only from themselves.
+    """
     note: HandoverNote = HandoverNote.objects.of(organization).select_for_update(no_key=True).get(pk=note_id)
     now = clock.now()
     _, is_new = HandoverReading.objects.get_or_create(note=note, reader=user, defaults={"read_at": now})
     if not is_new:
         return note
-    if note.first_read_at is None:
+    if note.first_read_at is None and note.author_id != user.pk:
         note.first_read_at = now
         note.save(update_fields=["first_read_at"])
     events.append(note.organization_id, "handover_note.read", note.pk, actor=actor)

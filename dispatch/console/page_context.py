@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import BadRequest, ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.views.decorators.http import require_GET, require_POST
@@ -62,6 +62,8 @@ def duty(request: HttpRequest) -> HttpResponse:
         try:
             note = _set_duty(request)
         except ValidationError as error:
+            if not views_base.is_fragment(request):
+                raise BadRequest(" ".join(error.messages)) from error
             return views_base.with_note(HttpResponse(status=204), " ".join(error.messages), "late")
         request.membership.refresh_from_db()
     if not views_base.is_fragment(request):

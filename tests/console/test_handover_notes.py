@@ -79,9 +79,14 @@ def test_a_note_that_nobody_has_read_stays(desk, browser):
         "its author sees that nobody read it"
     )
     kim, lee = (make.dispatcher(desk.organization, name) for name in ("Kim", "Lee"))
+    services.mark_as_read(desk.organization, note.pk, desk.person, actor=SYSTEM)
+    clock.travel(timedelta(days=2).total_seconds())
+    assert list(services.open_notes(desk.organization, lee)) == [note], "only its author has read it"
     services.mark_as_read(desk.organization, note.pk, kim, actor=SYSTEM)
     assert not services.open_notes(desk.organization, desk.person)
-    assert not services.open_notes(desk.organization, lee), "read, and older than a day"
+    assert list(services.open_notes(desk.organization, lee)) == [note], "Friday's note, on Monday morning"
+    clock.travel(timedelta(hours=25).total_seconds())
+    assert not services.open_notes(desk.organization, lee), "read a day ago"
 
 
 def test_everyone_who_begins_a_shift_within_a_day_sees_the_note(desk):
@@ -100,14 +105,23 @@ def test_shift_ends_without_a_note_and_a_form_sent_twice_leaves_one(desk):
     assert not HandoverNote.objects.exists()
     begin_shift(desk.client)
     for _ in range(2):
-        end_shift(desk.client, "Once")
+        assert "Your note is on the board" in end_shift(desk.client, "Once")["HX-Trigger"]
     assert HandoverNote.objects.count() == 1
+    second_tab = end_shift(desk.client, "Written in another tab, which still says On duty")
+    assert "Your note is on the board" in second_tab["HX-Trigger"]
+    assert HandoverNote.objects.count() == 2
+    clock.travel(timedelta(hours=1).total_seconds())
+    end_shift(desk.client, "Once")
+    assert HandoverNote.objects.count() == 3
 
 
 def test_refused_note_leaves_the_member_on_duty(desk):
     begin_shift(desk.client)
     answer = end_shift(desk.client, "x" * 2001)
     assert (answer.status_code, "too long (2001 characters" in answer["HX-Trigger"]) == (204, True)
+    without_script = desk.client.post(reverse("console:duty"), {"on_duty": "0", "note": "x" * 10_000})
+    assert without_script.status_code == 400
+    assert "Nothing was changed" in without_script.content.decode()
     assert member(desk.person).on_duty
     with pytest.raises(ValidationError, match="can't be seen"):
         services.clean_text("a\x1bb")
@@ -120,7 +134,27 @@ def test_notes_of_another_organization_are_neither_shown_nor_read(desk, browser)
     assert notes_on_board(client) == ""
     note = HandoverNote.objects.get()
     assert client.post(reverse("console:read_handover_note", args=[note.pk]), headers=HTMX).status_code == 404
+    superuser = browser(User.objects.create_superuser("root@example.com", "-", name="Root"))
+    superuser.post(reverse("console:choose_organization"), {"organization": desk.organization.slug})
+    assert notes_on_board(superuser) == "", "of no shift"
+    assert superuser.post(reverse("console:read_handover_note", args=[note.pk]), headers=HTMX).status_code == 404
     assert not note.readings.exists()
+
+
+def test_a_burst_of_notes_shows_the_oldest_and_how_many_follow(desk):
+    _on_duty(desk.person)
+    author = User.objects.create_user("former@example.com", "-", name="\u202eeroM")
+    texts = [f"Note {number} <script>alert(1)</script>" for number in range(300)]
+    HandoverNote.objects.bulk_create(
+        HandoverNote(organization=desk.organization, author=author, text=text) for text in texts
+    )
+    shown = notes_on_board(desk.client)
+    assert (shown.count('class="card handover"'), shown.count("<script>")) == (services.MAX_SHOWN, 0)
+    assert "<bdi>\u202eeroM</bdi>" in shown
+    assert "280 more notes appear here as you read these." in shown
+    author.delete()
+    assert notes_on_board(desk.client).count("<bdi>") == 0
+    assert str(HandoverNote.objects.first()).startswith("—, ")
 
 
 def test_only_numbers_of_the_organizations_jobs_are_links(desk):

@@ -19,17 +19,21 @@ from dispatch.jobs.models import Job
 _JOB_NUMBER = re.compile(r"#(\d{1,18})\b")
 
 
-def load_notes(request: HttpRequest) -> list[dict[str, Any]]:
-    """Return the notes for the user, oldest first: `note`, and its text in `parts` with the id of each linked job.
+def load_notes(request: HttpRequest) -> dict[str, Any]:
+    """Return the oldest notes for the user (`handover_notes`), and how many follow them (`later_notes`).
 
-    A user who is not on duty gets none: the notes are for those who begin a shift.
+    Each is a `note`, and its text in `parts` with the id of each linked job. A user who is not on duty gets none:
+    the notes are for those who begin a shift.
     """
     if request.membership is None or not request.membership.on_duty:
-        return []
-    notes = list(services.open_notes(request.organization, user_of(request))[: services.MAX_SHOWN])
+        return {"handover_notes": [], "later_notes": 0}
+    open_notes = services.open_notes(request.organization, user_of(request))
+    notes = list(open_notes[: services.MAX_SHOWN])
+    later = open_notes.count() - len(notes) if len(notes) == services.MAX_SHOWN else 0
     numbers = {int(number) for note in notes for number in _JOB_NUMBER.findall(note.text)}
     jobs = set(Job.objects.of(request.organization).filter(pk__in=numbers).values_list("pk", flat=True))
-    return [{"note": note, "parts": split_text(note.text, jobs)} for note in notes]
+    entries = [{"note": note, "parts": split_text(note.text, jobs)} for note in notes]
+    return {"handover_notes": entries, "later_notes": max(0, later)}
 
 
 def split_text(text: str, jobs: set[int]) -> list[tuple[str, int | None]]:
@@ -54,7 +58,9 @@ def show_notes(request: HttpRequest) -> HttpResponse:
 @require_POST
 @console_view
 def read_note(request: HttpRequest, note_id: int) -> HttpResponse:
-    """Mark a note as read by the user, and render those that are left."""
+    """Mark a note as read by the user, and render those that are left. A superuser, who has no shift, gets 404."""
+    if request.membership is None:
+        raise Http404
     try:
         services.mark_as_read(request.organization, note_id, user_of(request), actor=request.actor)
     except HandoverNote.DoesNotExist:
@@ -65,6 +71,4 @@ def read_note(request: HttpRequest, note_id: int) -> HttpResponse:
 
 
 def _render_notes(request: HttpRequest) -> HttpResponse:
-    return views_base.render_fragment(
-        request, "console/board/_handover.html", {"handover_notes": load_notes(request)}
-    )
+    return views_base.render_fragment(request, "console/board/_handover.html", load_notes(request))

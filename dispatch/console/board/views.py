@@ -75,7 +75,7 @@ def board(request: HttpRequest) -> HttpResponse:
     context |= {
         **saved_views.build_menu(request, request.GET),
         "crew": load_strip(request.organization),
-        "handover_notes": handover.load_notes(request),
+        **handover.load_notes(request),
         "has_tour": demo_logins.is_demo_login(person) and person.tour_dismissed_at is None,
         "services": ServiceType.objects.of(request.organization).filter(is_active=True),
         "priorities": [(choice.name.lower(), choice.label) for choice in Priority],
