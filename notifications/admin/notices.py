@@ -116,7 +116,7 @@ class AlertAdmin(OwnedAdmin):
         "state",
         "created_at",
         "acknowledged_by",
-        "acknowledged_via",
+        "acknowledged_how",
         "delivery_count",
         "repeats",
     ]
@@ -142,6 +142,10 @@ class AlertAdmin(OwnedAdmin):
     @display(description="state", label=STATE_COLORS)
     def state(self, alert: Alert) -> str:
         return alert.get_status_display()
+
+    @display(description="acknowledged via", ordering="acknowledged_via")
+    def acknowledged_how(self, alert: Alert) -> str:
+        return WAYS_TO_ACKNOWLEDGE.get(alert.acknowledged_via, alert.acknowledged_via).capitalize() or "—"
 
     @display(description="deliveries", ordering="reached")
     def delivery_count(self, alert: Any) -> int:

@@ -34,6 +34,10 @@ def test_a_phone_is_searched_and_its_page_says_why_it_was_not_called(campaign):
     assert "+16025550134" in client.get(url("lead_changelist") + "?q=%2B16025550134").content.decode()
     page = client.get(url("lead_change", lead.pk)).content.decode()
     assert "Its campaign is paused." in page
+    for reason in ("called", ""):
+        campaign.leads.create(organization=campaign.organization, phone="+16025550135", reason=reason)
+    counted = client.get(url("lead_changelist") + "?_facets=True&reason=called").content.decode()
+    assert [word in counted for word in ("Its campaign is paused (1)", "Called (1)")] == [True, True]
 
 
 def test_campaigns_are_paused_and_resumed_from_the_list(campaign):

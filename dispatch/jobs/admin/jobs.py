@@ -137,6 +137,9 @@ class SubmissionAdmin(OwnedAdmin):
     class Media:
         css = {"all": ["dispatch/jobs_admin.css"]}
 
+    def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
+        return [name for name in self.fields if name != "extra" or obj is None or obj.extra]
+
     @admin.display(description="submission", ordering="id")
     def number(self, submission: Submission) -> str:
         return f"#{submission.pk}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -21,11 +21,22 @@ from dispatch.core import clock
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.models import Consent, Lead
 from dispatch.leads.rules import descriptions
+from dispatch.leads.rules.states import Reason
 from dispatch.leads.services import actions as lead_actions
 from dispatch.leads.services.consents import consents_of
 from dispatch.telephony.models import Call
 
 STATUS_LABELS = {"backlog": "info", "processing": "warning", "finished": "success"}
+
+
+class ReasonFilter(admin.AllValuesFieldListFilter):
+    """Filter leads by why they wait or have ended, in words."""
+
+    def choices(self, changelist: Any) -> Iterator[Any]:
+        for choice in super().choices(changelist):
+            reason, bracket, count = str(choice["display"]).partition(" (")  # with counts: "called (12)"
+            words = descriptions.describe_reason(reason) if reason in set(Reason) else reason
+            yield {**choice, "display": f"{words}{bracket}{count}"}
 
 
 @admin.register(Lead)
@@ -38,7 +49,7 @@ class LeadAdmin(OwnedAdmin):
     admin_may = ACT
     dispatcher_may = ACT
     list_display = ["phone", "campaign", "state", "reason_words", "next_at", "attempts"]
-    list_filter = ["status", "outcome", "reason", "campaign"]
+    list_filter = ["status", "outcome", ("reason", ReasonFilter), "campaign"]
     list_filter_sheet = True
     list_select_related = ["campaign", "organization"]
     search_fields = ["=phone", "=external_id"]

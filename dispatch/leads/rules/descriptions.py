@@ -49,6 +49,20 @@ _ENDED = {
 }
 
 
+_NOT_CALLED = {
+    Reason.CALLED: mark("Called"),
+    Reason.DO_NOT_CALL: mark("On the do-not-call list"),
+    Reason.OPTED_OUT: mark("Opted out"),
+    Reason.NO_CONSENT: mark("No valid consent"),
+    Reason.PRECHECK_NO: mark("Refused by the pre-check"),
+    Reason.NEVER_PERMITTED: mark("Outside the permitted hours for too long"),
+    Reason.NOT_A_NUMBER: mark("Invalid number"),
+    Reason.COUNTRY: mark("Country not allowed"),
+    Reason.BY_HAND: mark("Canceled"),
+    Reason.MOST_ATTEMPTS: mark("Not reached in any attempt"),
+}
+
+
 # What may precede the time in the sentences above, in English and in Spanish.
 _SUFFIXES = (
     " ", " until", " at", " hasta", ": ", ":", ",", "; next call", "; next try", "; próxima llamada",
@@ -64,6 +78,12 @@ def describe_waiting(reason: str) -> str:
     for suffix in _SUFFIXES:
         text = text.removesuffix(suffix)
     return text
+
+
+def describe_reason(reason: str) -> str:
+    """Describe why a lead waits or has ended, for a filter: "Opted out"."""
+    ended = _NOT_CALLED.get(Reason(reason)) if reason else None
+    return _(ended) if ended else describe_waiting(reason)
 
 
 def explain_waiting(reason: str, due_at: datetime, now: datetime, until: str, line: str = "") -> str:

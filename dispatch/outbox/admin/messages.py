@@ -103,7 +103,9 @@ class MessageAdmin(OwnedAdmin):
 
     admin_may = ACT
     dispatcher_may = ACT
-    list_display = ["id", "type", "sent_to", "named_group", "sequence", "state", "created", "calls", "last_error"]
+    list_display = [
+        "id", "type", "sent_to", "named_group", "sequence", "state", "created", "all_attempts", "last_error",
+    ]  # fmt: skip
     list_filter = [StuckFilter, "status", "mode", "endpoint"]
     list_filter_sheet = True
     list_select_related = ["endpoint", "group", "organization"]
@@ -114,7 +116,7 @@ class MessageAdmin(OwnedAdmin):
     inlines = [AttemptInline]
     actions = ["retry", "ignore", "resolve", "cancel", "replay"]
     actions_detail = ["retry_this", "ignore_this", "resolve_this", "cancel_this", "replay_this"]
-    readonly_fields = ["why", "to", "in_group", "is_now", "body"]
+    readonly_fields = ["why", "to", "in_group", "is_now", "body", "all_attempts"]
     fieldsets = [
         (None, {"fields": ["why", "is_now", "type", "to", "in_group", "sequence", "mode", "body"]}),
         (
@@ -130,8 +132,8 @@ class MessageAdmin(OwnedAdmin):
             "Result",
             {
                 "fields": [
-                    "attempts", "calls", "lapses", "last_error", "resolution", "epoch", "replays", "replayed_at",
-                    "idempotency_key", "webhook_id",
+                    "attempts", "all_attempts", "lapses", "last_error", "resolution", "epoch", "replays",
+                    "replayed_at", "idempotency_key", "webhook_id",
                 ]
             },
         ),
@@ -157,6 +159,11 @@ class MessageAdmin(OwnedAdmin):
     @display(description="created", ordering="id")
     def created(self, message: Message) -> str:
         return exact_time(message.created_at, message.organization.time_zone)
+
+    @display(description="all attempts", ordering="calls")
+    def all_attempts(self, message: Message) -> int:
+        """Count the attempts, including those that don't count against the budget."""
+        return message.calls
 
     @display(description="to")
     def to(self, message: Message) -> str:
