@@ -31,7 +31,7 @@
   async function act(...names) {
     const id = job();
     if (!id) return D.say(T.get("Choose a job first with j and k."));
-    if (D.state === "stale" || D.state === "closed") return D.say(T.get("You're offline. Nothing was sent."));
+    if (D.state === "stale" || D.state === "closed") return D.note(T.get("You're offline. Nothing was sent."), "late");
     if (D.board.openJob() !== id) await D.board.open(id);
     for (const name of names) {
       const button = document.getElementById("act-" + name);

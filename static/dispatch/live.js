@@ -112,7 +112,8 @@
     if (!acts) return;
     event.preventDefault();
     event.stopImmediatePropagation();
-    Dispatch.say(T.get("You're offline. Nothing was sent. Try again when the connection is back."));
+    const show = Dispatch.note || Dispatch.say;
+    show(T.get("You're offline. Nothing was sent. Try again when the connection is back."), "late");
   }
 
   /* --- the connection ------------------------------------------------------------------------------------------ */

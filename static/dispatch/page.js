@@ -89,7 +89,7 @@
     const status = event.detail.xhr.status;
     D.note(status === 403 ? T.get("You don't have access, or this page has expired. Reload it and try again.") : T.get("That didn't work (error {status}). Nothing was changed. Try again.", { status }), "attention");
   });
-  document.addEventListener("htmx:sendError", () => {
-    if (D.state === "live") D.note(T.get("The server could not be reached. Nothing was changed."), "attention");
+  document.addEventListener("htmx:sendError", (event) => {
+    if (D.state === "live" || event.detail.requestConfig.verb !== "get") D.note(T.get("The server could not be reached. Nothing was changed."), "attention");
   });
 })();

@@ -1,5 +1,7 @@
 /* Defer page updates while a pointer or key is pressed: an element replaced between press and release would never
-   receive the click. Updates that arrive meanwhile wait until the release. */
+   receive the click. Updates that arrive meanwhile wait until the release.
+
+   The second click of a double click does not reach a button that has replaced the first one under the pointer. */
 (() => {
   "use strict";
 
@@ -44,6 +46,16 @@
   listen("click", () => release(0));
   listen("keydown", (event) => { if (event.key === " ") press(); }); // a button is activated on keyup
   listen("keyup", () => release(0));
+
+  let clicked = null;
+
+  listen("click", (event) => {
+    const button = event.target.closest?.("button");
+    if (button && event.detail > 1 && clicked?.isConnected === false) {
+      event.preventDefault();
+      event.stopImmediatePropagation();
+    } else clicked = button;
+  });
 
   /* A self-refreshing part that arrived during a press is fetched again after it. */
   document.addEventListener("htmx:beforeSwap", (event) => {

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-from playwright.sync_api import expect
+import re
+from collections.abc import Callable
 
+import pytest
+from playwright.sync_api import Page, expect
+
+from accounts.models import HandoverNote, HandoverReading
 from tests.e2e.screens import SCREENS
 from tests.e2e.test_board import accessible, live
 from tests.harness.jobs import Floor
@@ -34,3 +38,48 @@ def test_a_note_of_the_last_shift_is_read_by_the_next(floor: Floor, sign_in, wid
     accessible(arriving)
     arriving.get_by_role("button", name="Mark as read").click()
     expect(arriving.locator(".handover")).to_have_count(0)
+
+
+def test_a_hurried_dispatcher_reads_each_note_and_loses_none(floor: Floor, sign_in):
+    kim = make.dispatcher(floor.organization, "Kim", on_duty=False)
+    dana = make.dispatcher(floor.organization, "داليا", on_duty=True)
+    texts = [f"{number}. " + "The Ortegas want a call before noon. " * 50 for number in range(1, 6)]
+    for text in texts:
+        HandoverNote.objects.create(organization=floor.organization, author=dana, text=text)
+    page = live(sign_in(kim, path="/board/", width=1440))
+    double_click(page, "Go on duty", lambda: expect(page.locator(".handover")).to_have_count(5))
+    expect(page.locator("#end-shift")).to_be_hidden()
+    assert page.evaluate("document.documentElement.scrollHeight <= innerHeight"), "the board is still in view"
+    accessible(page)
+    double_click(page, "Mark as read", lambda: expect(page.locator(".handover")).to_have_count(4))
+    page.wait_for_load_state("networkidle")
+    assert HandoverReading.objects.count() == 1
+
+    page.get_by_role("button", name="On duty").click()
+    note = page.get_by_label("What should the next shift know?")
+    note.fill("Written before the connection broke")
+    page.context.set_offline(True)
+    page.get_by_role("button", name="Go off duty").click()
+    expect(page.locator("#notices")).to_contain_text(re.compile("could not be reached|You're offline"))
+    expect(note).to_have_value("Written before the connection broke")
+    page.context.set_offline(False)
+    live(page)
+    page.get_by_role("button", name="Go off duty").dblclick()
+    expect(page.get_by_role("button", name="Go on duty")).to_be_visible()
+    expect(page.locator(".handover")).to_have_count(0)
+    page.get_by_role("link", name="Leads").click()
+    expect(page).to_have_url(re.compile("/leads/"))
+    page.go_back()
+    expect(page.get_by_role("button", name="Go on duty")).to_be_visible()
+    assert HandoverNote.objects.filter(author=kim).count() == 1
+
+
+def double_click(page: Page, name: str, meanwhile: Callable[[], None]) -> None:
+    """Click twice on the button, and between the clicks wait until the first one has taken effect."""
+    box = page.get_by_role("button", name=name).first.bounding_box()
+    assert box
+    middle = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    page.mouse.click(*middle)
+    meanwhile()
+    page.mouse.down(click_count=2)
+    page.mouse.up(click_count=2)
