@@ -136,6 +136,13 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         organizations = self.organizations_where(request, "view")
         return organizations is None or len(organizations) > 1
 
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Without search and filters, the list shows all: omit the theme's "12 results (Show all)"."""
+        changelist = super().get_changelist_instance(request)
+        if not changelist.query and not changelist.has_active_filters:
+            changelist.full_result_count = changelist.result_count
+        return changelist
+
     def get_list_display(self, request: HttpRequest) -> list:
         columns = list(super().get_list_display(request))
         if issubclass(self.model, OwnedModel) and self.sees_several(request) and "organization" not in columns:

@@ -17,6 +17,7 @@ class OrganizationLimitsAdmin(OwnedAdmin):
     """Administer an organization's limits. An empty field uses the installation's limit; 0 is no limit."""
 
     subject = "limits"
+    entries_name = "limits set by the operator"
     admin_may = VIEW
     superuser_may = EVERYTHING - {"delete"}
     list_display = ["organization", *limits.LABELS]

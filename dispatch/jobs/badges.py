@@ -88,7 +88,8 @@ def relative_time(moment: datetime | None, zone: str) -> SafeString | str:
     elif seconds < 3600:
         words = f"{seconds // 60} min ago"
     elif seconds < 86_400:
-        words = f"{seconds // 3600} h {seconds % 3600 // 60} min ago"
+        minutes = seconds % 3600 // 60
+        words = f"{seconds // 3600} h {minutes} min ago" if minutes else f"{seconds // 3600} h ago"
     else:
         words = f"{seconds // 86_400} d ago"
     return format_html(

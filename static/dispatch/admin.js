@@ -1,5 +1,8 @@
 /* Fix accessibility of the theme's multi-select boxes: give the search input its field's label, and hide the list
-   semantics around it from screen readers. The boxes are rendered after the page, and again after each choice. */
+   semantics around it from screen readers. The boxes are rendered after the page, and again after each choice.
+
+   Capitalize the labels of list rows on phones. Bring tabs back that the theme has moved into its menu while the page
+   was still being laid out. */
 (() => {
   "use strict";
 
@@ -15,5 +18,11 @@
   document.addEventListener("DOMContentLoaded", () => {
     new MutationObserver(() => { drawn ||= requestAnimationFrame(() => { drawn = 0; name(); }); }).observe(document.body, { childList: true, subtree: true });
     name();
+    for (const cell of document.querySelectorAll("[data-label]")) cell.dataset.label = cell.dataset.label.replace(/^./u, (letter) => letter.toUpperCase());
+  });
+
+  window.addEventListener("load", () => {
+    const moved = document.getElementById("tabs-dropdown");
+    for (let left = moved?.childElementCount || 0; left > 0; left--) window.dispatchEvent(new Event("resize"));
   });
 })();

@@ -29,7 +29,7 @@ from dispatch.core.http import client_certificates
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.core.web.form_fields import BoundedJSONField
 from dispatch.outbox.admin.catalog import event_type_choices
-from dispatch.outbox.admin.messages import shorten
+from dispatch.outbox.admin.messages import exact_time, shorten
 from dispatch.outbox.models import Endpoint, EventType
 from dispatch.outbox.services import authentication, target_health
 from dispatch.outbox.services import endpoints as services
@@ -114,6 +114,8 @@ class EndpointForm(OwnedForm):
         super().__init__(*args, **kwargs)
         for name in {"retry_schedule_s", "permanent_codes"} & set(self.fields):
             self.fields[name].widget = UnfoldAdminTextInputWidget()
+        if "retry_schedule_s" in self.fields:
+            self.fields["retry_schedule_s"].label = "Retry schedule (s)"
         if "oauth_client_auth" in self.fields:
             self.fields["oauth_client_auth"].required = False
         if "client_certificate" in self.fields:
@@ -305,16 +307,16 @@ class EndpointAdmin(OwnedAdmin):
     @display(description="waiting")
     def waiting(self, endpoint: Endpoint) -> str:
         report = services.build_report(endpoint)
-        late = 0
-        if report.oldest_due_at:
-            late = max(0, int((clock.now() - report.oldest_due_at).total_seconds()))
+        due_at = report.oldest_due_at
+        is_late = due_at is not None and due_at < clock.now()
+        since = exact_time(due_at, endpoint.organization.time_zone) if due_at else ""
         return format_html(
             "{}, {} in flight, {}, blocked groups: {}{}",
             self._messages(endpoint, "PENDING", f"{_format_count(report.pending)} pending"),
             _format_count(report.in_flight),
             self._messages(endpoint, "ERROR", f"{_format_count(report.errors)} in error"),
             report.blocked_groups,
-            f"; the oldest was due {late:,} s ago" if late else "",
+            f"; the oldest has been due since {since}" if is_late else "",
         )
 
     def _messages(self, endpoint: Endpoint, status: str, words: str) -> str:

@@ -58,7 +58,7 @@ class CallAdmin(OwnedAdmin):
         "number",
         "state",
         "keys_pressed",
-        "duration_s",
+        "duration",
         "cost",
     ]
     list_filter = ["status", "purpose", "number", "pool"]
@@ -84,7 +84,7 @@ class CallAdmin(OwnedAdmin):
                     "answered_at",
                     "cancel_requested_at",
                     "ended_at",
-                    "duration_s",
+                    "duration",
                 ]
             },
         ),
@@ -98,6 +98,10 @@ class CallAdmin(OwnedAdmin):
     @display(description="status", ordering="status", label=_LABELS)
     def state(self, call: Call) -> tuple[str, str]:
         return call.status, call.get_status_display()
+
+    @display(description="duration (s)", ordering="duration_s")
+    def duration(self, call: Call) -> int | None:
+        return call.duration_s
 
     @display(description="price", ordering="price")
     def cost(self, call: Call) -> str:

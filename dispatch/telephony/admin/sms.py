@@ -109,7 +109,7 @@ class InboundCallAdmin(OwnedAdmin):
     admin_may = VIEW
     dispatcher_may = VIEW
     list_display = [
-        "id", "created_at", "from_phone", "attestation", "number", "purpose", "status", "duration_s", "cost",
+        "id", "created_at", "from_phone", "attestation", "number", "purpose", "status", "duration", "cost",
     ]  # fmt: skip
     list_filter = ["status", "purpose", "number"]
     list_select_related = ["number"]
@@ -117,8 +117,12 @@ class InboundCallAdmin(OwnedAdmin):
     show_full_result_count = False
     fields = [
         "from_phone", "attestation", "verified_at", "number", "account", "sid", "purpose", "subject_id", "status",
-        "keys_pressed", "created_at", "ended_at", "duration_s", "price", "price_unit",
+        "keys_pressed", "created_at", "ended_at", "duration", "price", "price_unit",
     ]  # fmt: skip
+
+    @display(description="duration (s)", ordering="duration_s")
+    def duration(self, call: InboundCall) -> int | None:
+        return call.duration_s
 
     @display(description="price", ordering="price")
     def cost(self, call: InboundCall) -> str:
