@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from django.core.exceptions import ValidationError
@@ -157,22 +158,26 @@ def test_a_burst_of_notes_shows_the_oldest_and_how_many_follow(desk):
     assert str(HandoverNote.objects.first()).startswith("—, ")
 
 
-def test_only_numbers_of_the_organizations_jobs_are_links(desk):
-    job = desk.job()
+def test_only_numbers_of_the_organizations_jobs_are_links(desk, browser):
+    job, foreign = desk.job(), Desk(browser).job()
     begin_shift(desk.client)
-    end_shift(desk.client, f"<b>#{job.pk}</b> waits, unit #{job.pk + 1000} too")
+    end_shift(desk.client, f"<b>#{job.pk}</b> waits, unit #{foreign.pk} too")
     begin_shift(desk.client)
     shown = notes_on_board(desk.client)
     assert f'data-open="{job.pk}">#{job.pk}</a>' in shown
     assert "&lt;b&gt;" in shown
-    assert f"unit #{job.pk + 1000} too" in shown
+    assert f"unit #{foreign.pk} too" in shown
     assert split_text("#1", set()) == [("#1", None)]
 
 
 def test_note_is_in_the_admin_and_in_the_export_of_its_author(desk, browser):
-    services.end_shift(_on_duty(desk.person).pk, "Keys are in the safe", actor=SYSTEM)
+    note = services.end_shift(_on_duty(desk.person).pk, "Keys are in the safe", actor=SYSTEM)
     admin = browser(make.admin(desk.organization, "Grace"))
-    assert "Keys are in the safe" in admin.get("/admin/accounts/handovernote/").content.decode()
+    page = admin.get("/admin/accounts/handovernote/").content.decode()
+    assert ("Keys are in the safe" in page, "Show all" in page) == (True, False)
+    local = note.written_at.astimezone(ZoneInfo(desk.organization.time_zone))
+    page = admin.get(f"/admin/accounts/handovernote/{note.pk}/change/").content.decode()
+    assert f"{desk.person}, {local:%Y-%m-%d %H:%M}" in page
     person = DataSubject(desk.organization.pk, user_id=desk.person.pk)
     assert personal.rows(person)["handover_notes"][0]["text"] == "Keys are in the safe"
 
