@@ -1,7 +1,7 @@
 """Invite people. Membership starts only when the invitee accepts, and only for the invited address.
 
-The invitation link goes to the invited e-mail address and is shown to nobody else. Opening it proves access to
-that mailbox, so the link may set the password of a new account, or of an account whose e-mail was never confirmed.
+The invitation link goes to the invited email address and is shown to nobody else. Opening it proves access to
+that mailbox, so the link may set the password of a new account, or of an account whose email was never confirmed.
 If no mail server is configured (EMAIL_URL), the admin receives the link to pass on. Such a link sets a password
 only for an account without one that nobody uses, by single sign-on for example; anyone else must sign in to join.
 
@@ -33,7 +33,7 @@ SALT = "accounts.invitations"
 class InvitationResult:
     """Report how an invitation was delivered.
 
-    `mailed`: sent by e-mail. `link`: for the admin to pass on. Neither: the mail server refused the message, and
+    `mailed`: sent by email. `link`: for the admin to pass on. Neither: the mail server refused the message, and
     the invitation can be sent again.
     """
 
@@ -43,7 +43,7 @@ class InvitationResult:
 
 @dataclass(frozen=True)
 class Invitation:
-    """Describe an open invitation. `mailed`: only the owner of the e-mail address can have the link."""
+    """Describe an open invitation. `mailed`: only the owner of the email address can have the link."""
 
     membership: Membership
     mailed: bool
@@ -87,7 +87,7 @@ class Invitation:
 
 
 def sends_mail() -> bool:
-    """Return whether links are sent by e-mail. Otherwise admins pass them on."""
+    """Return whether links are sent by email. Otherwise admins pass them on."""
     return bool(settings.EMAIL_URL)
 
 

@@ -114,11 +114,11 @@ def validate_own_voice(organization: Organization, language: str, voice: str) ->
 
 
 class UserManager(BaseUserManager["User"]):
-    """Create users, and find them by e-mail regardless of case."""
+    """Create users, and find them by email regardless of case."""
 
     def create_user(self, email: str, password: str | None = None, **extra: Any) -> User:
         if not email:
-            raise ValueError("A user needs an e-mail address.")
+            raise ValueError("A user needs an email address.")
         user = self.model(email=email, **extra)
         user.set_password(password)
         user.save(using=self._db)
@@ -136,7 +136,7 @@ class UserManager(BaseUserManager["User"]):
 
 
 class User(AbstractBaseUser, PermissionsMixin):
-    """Store a person who signs in by e-mail. The Membership defines what they may do in an organization."""
+    """Store a person who signs in by email. The Membership defines what they may do in an organization."""
 
     email = models.EmailField(unique=True)
     name = models.CharField(max_length=120)
@@ -224,7 +224,7 @@ class User(AbstractBaseUser, PermissionsMixin):
 class Membership(OwnedModel):
     """Store a user's role in an organization.
 
-    Until the user has joined (`invitations`), the membership is inactive and reveals only their e-mail address.
+    Until the user has joined (`invitations`), the membership is inactive and reveals only their email address.
     """
 
     class Role(models.TextChoices):
@@ -270,7 +270,7 @@ class Membership(OwnedModel):
 
     @property
     def person(self) -> str:
-        """Return the name the organization may use: the real name after joining, the e-mail address before."""
+        """Return the name the organization may use: the real name after joining, the email address before."""
         return str(self.user) if self.joined_at else self.user.email
 
 
@@ -328,7 +328,7 @@ class OrganizationLimits(OwnedModel):
 
 
 class SecurityMail(models.Model):
-    """Store an e-mail about a user's sign-in or factors until it is sent (`auth.security_mail`).
+    """Store an email about a user's sign-in or factors until it is sent (`auth.security_mail`).
 
     `data` has the browser and address of the change. The text is written when it is sent.
     """

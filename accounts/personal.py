@@ -32,7 +32,7 @@ SIGN_INS = (AccessAttempt, AccessLog)
 
 
 def _users_of(person: DataSubject) -> Any:
-    """Return the member with this id. A customer who shares the member's phone or e-mail is a different person."""
+    """Return the member with this id. A customer who shares the member's phone or email is a different person."""
     members = User.objects.filter(memberships__organization_id=person.organization_id).distinct()
     return members.filter(pk=person.user_id) if person.user_id is not None else members.none()
 

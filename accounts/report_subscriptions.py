@@ -1,4 +1,4 @@
-"""Define which report a member receives by e-mail, and when. `console.reports.subscriptions` sends it."""
+"""Define which report a member receives by email, and when. `console.reports.subscriptions` sends it."""
 
 from __future__ import annotations
 

@@ -226,7 +226,7 @@ def change_own_language(user: User, language: str, *, actor: Actor) -> bool:
 def add_member(
     organization: Organization, *, email: str, name: str, role: str, actor: Actor, phone: str = ""
 ) -> tuple[Membership, bool]:
-    """Invite the person with this e-mail address. They become a member when they join.
+    """Invite the person with this email address. They become a member when they join.
 
     Creates the User (without a password) if the address is new. Send the invitation afterwards
     (`send_invitation`). Name and phone stay on the invitation until the person confirms them

@@ -204,7 +204,7 @@ class UserAdmin(OwnedAdmin):
 
 
 class NewMemberForm(OwnedForm):
-    """Invite a person by e-mail. The User is found or created."""
+    """Invite a person by email. The User is found or created."""
 
     email = forms.EmailField(max_length=254, widget=UnfoldAdminEmailInputWidget)
     name = forms.CharField(
@@ -264,7 +264,7 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
     actions_detail = ["invite_again", "reset_single_sign_on"]
 
     def get_search_results(self, request: HttpRequest, queryset: Any, search_term: str) -> tuple[Any, bool]:
-        """Find people who have not joined only by e-mail: a search by name would disclose their name."""
+        """Find people who have not joined only by email: a search by name would disclose their name."""
         rows, has_duplicates = super().get_search_results(request, queryset, search_term)
         if search_term:
             rows = rows.filter(
@@ -276,7 +276,7 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
     def person(self, membership: Membership) -> str:
         return membership.person
 
-    @display(description="e-mail", ordering="user__email")
+    @display(description="email", ordering="user__email")
     def email(self, membership: Membership) -> str:
         return membership.user.email
 
@@ -328,7 +328,7 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
         dialog={
             "title": "Send the invitation again?",
             "description": (
-                "The invitation goes to their e-mail address. If no mail server is configured, you get the link "
+                "The invitation goes to their email address. If no mail server is configured, you get the link "
                 "to pass on."
             ),
         },
@@ -349,7 +349,7 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
         permissions=["change"],
         dialog={
             "title": "Reset single sign-on for this person?",
-            "description": "The next sign-in links the identity that has their e-mail address. Do this "
+            "description": "The next sign-in links the identity that has their email address. Do this "
             "only if their identity at the provider was replaced.",
         },
     )

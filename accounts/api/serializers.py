@@ -44,7 +44,7 @@ class PersonSerializer(serializers.ModelSerializer):
 class MemberSerializer(OwnedSerializer):
     """A membership: the user, their role and whether they are on duty.
 
-    Until an invited person has joined (`joined_at` is null), only their e-mail address is included: `id` is null.
+    Until an invited person has joined (`joined_at` is null), only their email address is included: `id` is null.
     """
 
     user = PersonSerializer(read_only=True)
@@ -85,7 +85,7 @@ class NewMemberSerializer(StrictSerializer):
 class AddedMemberSerializer(MemberSerializer):
     """The invited member, and how the invitation was delivered.
 
-    `mailed`: the link was sent by e-mail. If no mail server is configured, `invitation_url` is the link, shown
+    `mailed`: the link was sent by email. If no mail server is configured, `invitation_url` is the link, shown
     only once; pass it on. If neither is set, the mail server refused the message; invite again.
     """
 

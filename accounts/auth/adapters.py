@@ -1,4 +1,4 @@
-"""Fit django-allauth to our accounts: people sign in by e-mail, are invited, and have encrypted secrets."""
+"""Fit django-allauth to our accounts: people sign in by email, are invited, and have encrypted secrets."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ SUBJECTS = {
 
 
 def enqueue_mail(user: User, kind: str, request: Any = None) -> None:
-    """Store an e-mail to the user in the transaction of the change. `request`: where the change came from."""
+    """Store an email to the user in the transaction of the change. `request`: where the change came from."""
     if not settings.EMAIL_IS_SET_UP:
         return
     meta = getattr(request, "META", {})
@@ -63,17 +63,17 @@ def enqueue_mail(user: User, kind: str, request: Any = None) -> None:
 
 
 def enqueue_phone_reminder(membership: Membership) -> None:
-    """Store an e-mail that asks the member to confirm the phone to which alerts of the organization go."""
+    """Store an email that asks the member to confirm the phone to which alerts of the organization go."""
     data = {"organization": membership.organization.slug}
     SecurityMail.objects.create(user=membership.user, kind=PHONE_REMINDER, data=data)
 
 
-# The SQL condition that an e-mail is due.
+# The SQL condition that an email is due.
 IS_ANY_DUE = "EXISTS (SELECT FROM accounts_securitymail WHERE next_attempt_at <= %(now)s)"
 
 
 def send_due_mail() -> float | None:
-    """Send a batch of e-mails that are due. Ask to run again immediately if it was full."""
+    """Send a batch of emails that are due. Ask to run again immediately if it was full."""
     due = SecurityMail.objects.filter(next_attempt_at__lte=clock.now()).order_by("next_attempt_at", "pk")
     ids = list(due.values_list("pk", flat=True)[:BATCH])
     for pk in ids:
@@ -82,7 +82,7 @@ def send_due_mail() -> float | None:
 
 
 def _send(pk: int) -> None:
-    """Send one e-mail and delete its row, or retry later."""
+    """Send one email and delete its row, or retry later."""
     with transaction.atomic():
         row = (
             SecurityMail.objects.select_for_update(no_key=True, skip_locked=True, of=("self",))
@@ -107,7 +107,7 @@ def _send(pk: int) -> None:
 
 
 def render_mail(row: SecurityMail) -> tuple[str, str]:
-    """Return the subject and the text of a stored e-mail."""
+    """Return the subject and the text of a stored email."""
     joined = row.user.memberships.filter(joined_at__isnull=False).select_related("organization")
     first = joined.order_by("pk").first()
     organization = first.organization if first else Organization()

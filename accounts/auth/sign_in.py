@@ -16,7 +16,7 @@ NAME_LIMIT_FACTOR = 5
 
 
 def guarded_name(request: HttpRequest, credentials: dict[str, Any] | None = None) -> str:
-    """Return the name under which axes counts failures: the e-mail address in lower case."""
+    """Return the name under which axes counts failures: the email address in lower case."""
     given = credentials or request.POST
     return str(given.get("username") or given.get("email") or "").strip().lower()
 

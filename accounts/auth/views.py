@@ -43,7 +43,7 @@ THEME_TEXTS = (mark("Welcome back to"),)
 class SignInForm(AuthenticationForm):
     """Refuse values that no account can have before they are looked up, hashed and counted.
 
-    Django's form only shows its limit of the e-mail address.
+    Django's form only shows its limit of the email address.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -69,7 +69,7 @@ class SignInForm(AuthenticationForm):
 
 
 class SignInView(views.LoginView):
-    """Check e-mail and password as the admin does, then continue with django-allauth's stages."""
+    """Check email and password as the admin does, then continue with django-allauth's stages."""
 
     authentication_form = SignInForm
     template_name = "admin/login.html"
@@ -80,7 +80,7 @@ class SignInView(views.LoginView):
         # Factors that somebody else entered in this browser without signing in do not count.
         clear_login(self.request)
         clear_authentication_records(self.request)
-        # The session gets no e-mail address: erasing a person could not find it there.
+        # The session gets no email address: erasing a person could not find it there.
         login = Login(user=form.get_user(), redirect_url=self.get_success_url())
         return perform_password_login(self.request, {}, login)
 

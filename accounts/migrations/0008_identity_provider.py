@@ -40,7 +40,7 @@ class Migration(migrations.Migration):
                         base_field=models.CharField(
                             max_length=253, validators=[accounts.sso.models.validate_domain]
                         ),
-                        help_text="Domains of e-mail addresses that may sign in, separated by commas.",
+                        help_text="Domains of email addresses that may sign in, separated by commas.",
                         size=None,
                     ),
                 ),
@@ -61,7 +61,7 @@ class Migration(migrations.Migration):
                     models.BooleanField(
                         default=True,
                         help_text="Turn it off only if the provider sends no email_verified and users can't choose their address.",
-                        verbose_name="e-mail must be verified",
+                        verbose_name="email must be verified",
                     ),
                 ),
                 (

@@ -81,13 +81,13 @@ def satisfies_second_factor(provider: IdentityProvider, claims: dict[str, Any]) 
 
 
 def _read_email(provider: IdentityProvider, claims: dict[str, Any]) -> str:
-    """Return the e-mail address that the provider vouches for and may name."""
+    """Return the email address that the provider vouches for and may name."""
     email = str(claims.get("email") or "").strip().lower()
     try:
         validate_email(email)
         User._meta.get_field("email").run_validators(email)  # its length
     except ValidationError:
-        raise NotAdmitted("no_email", _("The identity provider sent no e-mail address.")) from None
+        raise NotAdmitted("no_email", _("The identity provider sent no email address.")) from None
     verified = claims.get("email_verified")
     is_verified = verified is True or verified == "true"
     if not is_verified and (provider.email_must_be_verified or verified is not None):

@@ -36,9 +36,9 @@ def check_provider_url(url: str) -> None:
 class IdentityProvider(OwnedModel):
     """Store an organization's OpenID Connect provider.
 
-    `allowed_domains` limits which e-mail addresses the provider may name. `verified_domains`, which only
+    `allowed_domains` limits which email addresses the provider may name. `verified_domains`, which only
     superusers change, are those that the organization is known to own: only for them does the sign-in page forward
-    people by their e-mail address, and only there may the provider create members. `tried_at` is empty until a
+    people by their email address, and only there may the provider create members. `tried_at` is empty until a
     trial with the current values succeeded.
     """
 
@@ -57,14 +57,14 @@ class IdentityProvider(OwnedModel):
     client_secret = EncryptedTextField()
     allowed_domains = ArrayField(
         models.CharField(max_length=253, validators=[validate_domain]),
-        help_text="Domains of e-mail addresses that may sign in, separated by commas.",
+        help_text="Domains of email addresses that may sign in, separated by commas.",
     )
     verified_domains = ArrayField(
         models.CharField(max_length=253, validators=[validate_domain]), default=list, blank=True,
         help_text="Domains that this organization is known to own. Only superusers change this.",
     )  # fmt: skip
     email_must_be_verified = models.BooleanField(
-        "e-mail must be verified", default=True,
+        "email must be verified", default=True,
         help_text="Turn it off only if the provider sends no email_verified and users can't choose their address.",
     )  # fmt: skip
     newcomer_role = models.CharField(

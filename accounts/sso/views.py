@@ -44,7 +44,7 @@ class StartForm(forms.Form):
 
     address = forms.CharField(
         max_length=254,
-        label=_("Your e-mail address or your organization's short name"),
+        label=_("Your email address or your organization's short name"),
         help_text=_("For example dana@example.com, or desert-air."),
         widget=forms.TextInput(
             attrs={"autofocus": True, "autocapitalize": "none", "spellcheck": "false", "autocomplete": "username"}
@@ -54,7 +54,7 @@ class StartForm(forms.Form):
     provider: IdentityProvider
 
     def clean_address(self) -> str:
-        """Find the provider by the slug of the organization, or by an e-mail address of a verified domain.
+        """Find the provider by the slug of the organization, or by an email address of a verified domain.
 
         Whether the person has an account is not disclosed.
         """
@@ -79,7 +79,7 @@ class StartForm(forms.Form):
 
 @method_decorator(never_cache, name="dispatch")
 class StartView(View):
-    """Ask for the e-mail address or the organization, then forward the browser.
+    """Ask for the email address or the organization, then forward the browser.
 
     The page that forwards is a page of this site, because browsers apply `form-action` to redirects as well.
     """

@@ -1,4 +1,4 @@
-"""Loops of the dispatcher process for the console: reports by e-mail."""
+"""Loops of the dispatcher process for the console: reports by email."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class ReplayEntry(models.Model):
     """Record an erasure, an opt-out, a withdrawn consent or a do-not-call entry, to repeat it after a restore.
 
     Written with the act itself, and copied to a place outside the database (`core.privacy.replay`). `keyed_hash`
-    identifies a phone number or an e-mail address without revealing it; `subject_id` is a technician's, a
+    identifies a phone number or an email address without revealing it; `subject_id` is a technician's, a
     user's or a consent's.
     """
 

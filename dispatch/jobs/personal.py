@@ -80,9 +80,9 @@ def _calls_to_technician(person: DataSubject) -> Any:
 
 
 def identifiers(person: DataSubject) -> Identifiers:
-    """Return phones, e-mails, names and addresses of the person's submissions and jobs.
+    """Return phones, emails, names and addresses of the person's submissions and jobs.
 
-    Phones and e-mails of technicians and members identify these, not the customer who gave one of them.
+    Phones and emails of technicians and members identify these, not the customer who gave one of them.
     """
     submissions, jobs = _submissions(person), _jobs(person)
     phones, emails, names = set[str](), set[str](), set[str]()

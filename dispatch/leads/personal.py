@@ -60,7 +60,7 @@ def traces(person: DataSubject) -> list[EventReference]:
 
 
 def identifiers(person: DataSubject) -> Identifiers:
-    """Return the phones of leads whose data has the person's e-mail address."""
+    """Return the phones of leads whose data has the person's email address."""
     if not person.email:
         return Identifiers()
     phones = _leads_of(person).values_list("phone", flat=True)

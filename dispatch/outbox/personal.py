@@ -1,4 +1,4 @@
-"""List and erase messages that contain a person's phone number or e-mail address.
+"""List and erase messages that contain a person's phone number or email address.
 
 Erasing clears the payload and the response bodies of messages that have ended.
 """

@@ -1,4 +1,4 @@
-"""Define the settings of the installation: its mode, keys, folders, addresses, e-mail and logs."""
+"""Define the settings of the installation: its mode, keys, folders, addresses, email and logs."""
 
 import os
 from pathlib import Path
@@ -45,8 +45,8 @@ FORWARDED_ALLOW_IPS = env.str("FORWARDED_ALLOW_IPS", default="127.0.0.1")
 WEB_HOST = env.str("WEB_HOST", default="127.0.0.1")
 WEB_PORT = env.int("WEB_PORT", default=0) or site_port(PUBLIC_BASE_URL) or 8000
 
-# --- E-mail -----------------------------------------------------------------------------------------------------
-# The mail server, as smtp+tls://user:password@host:587. Empty: the console in development, else no e-mail.
+# --- Email -----------------------------------------------------------------------------------------------------
+# The mail server, as smtp+tls://user:password@host:587. Empty: the console in development, else no email.
 EMAIL_URL = env.str("EMAIL_URL", default="")
 EMAIL_IS_SET_UP = bool(EMAIL_URL) or DEVELOPMENT
 if EMAIL_URL:

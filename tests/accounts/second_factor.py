@@ -39,7 +39,7 @@ class Steps:
 
 
 def sign_in(person: User, client: Client | None = None, password: str = make.PASSWORD, path: str = "") -> Client:
-    """Enter e-mail and password. The answer is `client.answer`."""
+    """Enter email and password. The answer is `client.answer`."""
     client = client or Client()
     target = reverse("admin:login") + (f"?next={path}" if path else "")
     client.answer = client.post(target, {"username": person.email, "password": password})  # type: ignore[attr-defined]

@@ -145,14 +145,14 @@ def test_only_the_email_is_shown_before_joining(organization, admin, mailing):
     assert found_by(olga.email)
     assert not found_by("Petrova")
     confirm(browser(olga), mailed_link())
-    if not joined(answer):  # the e-mail was never confirmed: the link asks for a password
+    if not joined(answer):  # the email was never confirmed: the link asks for a password
         choose_password(mailed_link())
     assert "Petrova" in all_that_is_told()
     assert found_by("Petrova")
 
 
 def test_account_taken_by_someone_else_is_recovered_by_email(admin, mailing, settings):
-    """Mallory invited the e-mail while no mail was sent, and took the account with the link she received."""
+    """Mallory invited the email while no mail was sent, and took the account with the link she received."""
     settings.EMAIL_URL = ""
     mallory = make.admin(make.organization("Theirs"), "Mallory")
     taken = invite(mallory, "victim@example.com")

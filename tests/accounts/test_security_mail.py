@@ -1,4 +1,4 @@
-"""Users get e-mails about changes of their sign-in, and the event log records the changes."""
+"""Users get emails about changes of their sign-in, and the event log records the changes."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def dana() -> User:
 
 
 def kinds() -> list[str]:
-    """Return the kinds of the e-mails that wait, and clear them."""
+    """Return the kinds of the emails that wait, and clear them."""
     found = list(SecurityMail.objects.order_by("pk").values_list("kind", flat=True))
     SecurityMail.objects.all().delete()
     return found
 
 
 def send() -> Any:
-    """Send what is due and return the only e-mail."""
+    """Send what is due and return the only email."""
     security_mail.send_due_mail()
     (sent,) = mail.outbox
     return sent

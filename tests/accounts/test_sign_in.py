@@ -1,4 +1,4 @@
-"""Sign in by e-mail, and lock out password guessing."""
+"""Sign in by email, and lock out password guessing."""
 
 import pytest
 from django.db import IntegrityError

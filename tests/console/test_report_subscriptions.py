@@ -1,4 +1,4 @@
-"""Reports by e-mail: sent once at the chosen hour, retried, and ended with the rights of the member."""
+"""Reports by email: sent once at the chosen hour, retried, and ended with the rights of the member."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def rows_read(now: datetime) -> list[float]:
 
 @pytest.mark.parametrize("channels", [deliveries.EMAIL, deliveries.PHONE])
 def test_a_batch_of_deliveries_reads_few_of_the_due_ones(channels: tuple[Channel, ...]) -> None:
-    """An outage of a mail server makes all e-mails of an organization due again."""
+    """An outage of a mail server makes all emails of an organization due again."""
     wanted = []
     for count in (999, 2):
         for channel in Channel:

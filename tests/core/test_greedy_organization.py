@@ -125,7 +125,7 @@ CASES = {
         paused, lambda: taken_by(reminders, "_remind", reminders.remind_due_jobs), _JOB, _SUBMISSIONS,
         copy_submissions,
     ),
-    "e-mails": Case(
+    "emails": Case(
         aged(due_delivery("email"), "next_attempt_at"),
         lambda: taken_by(deliveries, "deliver", lambda: deliveries.deliver_due("email")),
         {"cycle": "1000 + n"},

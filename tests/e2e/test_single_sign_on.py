@@ -45,11 +45,11 @@ def test_member_signs_in_at_the_provider(
 
     page.goto(f"{app_url}/board/?text=boiler")
     page.get_by_role("link", name="Use single sign-on").click()
-    page.get_by_label("Your e-mail").fill("dana@elsewhere.example")
+    page.get_by_label("Your email").fill("dana@elsewhere.example")
     page.keyboard.press("Enter")
     expect(page.get_by_text("There is no single sign-on")).to_be_visible()
     assert fits(page)
-    page.get_by_label("Your e-mail").fill("Dana@acme.example")
+    page.get_by_label("Your email").fill("Dana@acme.example")
     page.keyboard.press("Enter")
     page.get_by_role("link", name="Sign in as dana@acme.example").click()
     page.wait_for_url(f"{app_url}/board/?text=boiler")

@@ -26,7 +26,7 @@ from dispatch.telephony.models import OptOut
 from dispatch.telephony.services import sms
 
 OPERATOR = Actor(label="An operator")
-# Columns, besides those of type phone number, that hold one; and JSON columns that may hold e-mail addresses.
+# Columns, besides those of type phone number, that hold one; and JSON columns that may hold email addresses.
 _PHONE_COLUMNS = {"from_phone", "to_phone"}
 _WITH_EMAILS = ((Submission, "form"), (Submission, "extra"), (Lead, "data"), (Schedule, "payload"))
 _EMAIL = re.compile(r"[\w.!#$%&'*+/=?^`{|}~-]+@[\w-]+(?:\.[\w-]+)+")
@@ -78,7 +78,7 @@ def replay_entries(entries: Iterable[Entry]) -> ReplayReport:
 
 
 def _apply(entry: Entry, value: str) -> bool:
-    """Repeat one entry. `value` is the phone or e-mail that it concerns; empty if the database does not have it.
+    """Repeat one entry. `value` is the phone or email that it concerns; empty if the database does not have it.
 
     Return False if it concerned nothing.
     """
@@ -135,7 +135,7 @@ def _erase_by_id(entry: Entry) -> bool:
 
 
 def _values_of(organization_id: int | None) -> set[str]:
-    """Return every phone number and e-mail address in the rows of the organization, or of all for None."""
+    """Return every phone number and email address in the rows of the organization, or of all for None."""
     values: set[str] = set()
     for model, columns in scrubbing.owned_columns():
         rows = model._default_manager.order_by()

@@ -1,4 +1,4 @@
-"""Decide when a report by e-mail is due, and which days it covers. Pure functions."""
+"""Decide when a report by email is due, and which days it covers. Pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report consists of: totals, charts and tables. The page, the CSV files and the e-mail are made of it."""
+"""What a report consists of: totals, charts and tables. The page, the CSV files and the email are made of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Render a report as an e-mail: text, HTML and the table as CSV, in the member's language; and sign its links."""
+"""Render a report as an email: text, HTML and the table as CSV, in the member's language; and sign its links."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from dispatch.core import languages
 from dispatch.core.languages import gettext as _
 from dispatch.jobs.signed_links import InvalidLink
 
-# Rows of the table in the e-mail, and of the CSV attached to it.
+# Rows of the table in the email, and of the CSV attached to it.
 MAX_SHOWN, MAX_ATTACHED = 24, 20_000
 
 
 def build_message(row: ReportSubscription, first: date, last: date, due_at: datetime) -> EmailMultiAlternatives:
-    """Return the e-mail with the report of the days from `first` to `last`. Raises TooManyRows."""
+    """Return the email with the report of the days from `first` to `last`. Raises TooManyRows."""
     with languages.override(language_of(row)):
         return _build_message(row, KINDS[row.report], Period(first, last, row.organization.time_zone), due_at)
 

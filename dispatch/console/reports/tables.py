@@ -1,4 +1,4 @@
-"""Tables of figures: columns, rows, and the comparison with the previous period. Pages, CSV and e-mail share them.
+"""Tables of figures: columns, rows, and the comparison with the previous period. Pages, CSV and email share them.
 
 Figures are None if there is nothing to count; times are in seconds, shares from 0 to 1. Words are in the active
 language.

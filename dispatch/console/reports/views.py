@@ -90,7 +90,7 @@ def _file_name(request: HttpRequest, by: str, period: Period) -> str:
 @require_POST
 @console_view
 def subscribe(request: HttpRequest, slug: str) -> HttpResponse:
-    """Subscribe the user to a report by e-mail, change the subscription, or end it (`stop`)."""
+    """Subscribe the user to a report by email, change the subscription, or end it (`stop`)."""
     kind, membership = _kind_of(slug), request.membership
     if membership is None:
         raise PermissionDenied(_("You are not a member of this organization."))
@@ -104,7 +104,7 @@ def subscribe(request: HttpRequest, slug: str) -> HttpResponse:
     elif settings.EMAIL_IS_SET_UP:
         subscriptions.subscribe(membership, kind.slug, frequency, hour, actor=actor)
     address = reverse("console:reports") if kind.is_overview else reverse("console:report", args=[kind.slug])
-    return views_base.back_to(request, f"{address}#by-e-mail")
+    return views_base.back_to(request, f"{address}#by-email")
 
 
 @with_signed_link(report_mail.subscription_of_link, report_mail.language_of)

@@ -2,8 +2,8 @@
 
 Erasing anonymizes rows and keeps the history: counts, times and outcomes stay, and identifying values are removed,
 also from the event log and the admin's log. Opt-outs and do-not-call entries stay, because the person asked for
-them. A person is followed to a fixed point: an e-mail address leads to submissions, these to phone numbers, and so
-on. Finally every text and JSON column of the organization is searched for the phone numbers and e-mail addresses
+them. A person is followed to a fixed point: an email address leads to submissions, these to phone numbers, and so
+on. Finally every text and JSON column of the organization is searched for the phone numbers and email addresses
 (`scrubbing`). What was erased is recorded for the next restore (`replay`).
 """
 
@@ -36,7 +36,7 @@ class DataSubject:
     """A person in one organization.
 
     A customer is identified by `phone` (E.164) or `email`, a technician or a user by id together with the current
-    phone and e-mail.
+    phone and email.
     """
 
     organization_id: int
@@ -175,7 +175,7 @@ def erase_person(person: DataSubject, *, actor: Actor, is_replay: bool = False) 
 
 
 def follow_identifiers(person: DataSubject) -> tuple[list[DataSubject], frozenset[str]]:
-    """Return the person, first as given, then by every phone and e-mail that leads to them; and their names.
+    """Return the person, first as given, then by every phone and email that leads to them; and their names.
 
     Each identifier is followed once, until no row yields another.
     """

@@ -2,7 +2,7 @@
 
 A restored dump brings erased people back, and does not know who has opted out since. Each such act therefore
 writes a ReplayEntry in its transaction, and `write_list` copies the entries to a file outside the database. The
-file has keyed hashes instead of phone numbers and e-mail addresses: without FIELD_ENCRYPTION_KEYS it reveals
+file has keyed hashes instead of phone numbers and email addresses: without FIELD_ENCRYPTION_KEYS it reveals
 nobody. `manage.py replay_after_restore` repeats the entries that the restored database does not have.
 
 An opt-out of a number that the restored database does not know stays pending: `find_refused` recognizes the number
@@ -71,7 +71,7 @@ class Entry:
 
 
 def record(organization_id: int | None, kind: str, value: str = "", *, subject_id: int | None = None) -> None:
-    """Record one act, in its transaction. `value` is the phone number (E.164) or the e-mail address."""
+    """Record one act, in its transaction. `value` is the phone number (E.164) or the email address."""
     ReplayEntry.objects.create(
         uid=uuid.uuid4(),
         organization_id=organization_id,

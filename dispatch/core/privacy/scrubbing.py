@@ -1,8 +1,8 @@
-"""Remove a person's phone numbers and e-mail addresses from every text and JSON column of an organization.
+"""Remove a person's phone numbers and email addresses from every text and JSON column of an organization.
 
 The handlers of the slices know where personal data belongs. This is the last step of an erasure: it finds copies
 in places that no handler knows, such as an error text that repeats a request. Names and addresses are
-removed only from the rows in which a phone number or an e-mail address was found: elsewhere they may be another
+removed only from the rows in which a phone number or an email address was found: elsewhere they may be another
 person's.
 """
 
