@@ -287,7 +287,10 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         return unfold_action
 
     def _guarded(self, method: Callable) -> Callable:
-        """Wrap the action: load the row if the user may see it, then check the permissions on it."""
+        """Wrap the action: load the row if the user may see it, then check the permissions on it.
+
+        A dialog is a part of the row's page: a browser that opens its address gets that page.
+        """
 
         @functools.wraps(method)
         def guarded(request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
@@ -303,9 +306,19 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         return guarded
 
     def back_to(self, object_id: Any) -> HttpResponse:
+            if (
+                request.method == "GET"
+                and getattr(method, "dialog", None)
+                and not request.headers.get("HX-Request")
+            ):
+                return HttpResponseRedirect(self._page_of(object_id))
         """Return the response of an action with a dialog: the browser reopens the row's page."""
-        name = f"{self.admin_site.name}:{self.model._meta.app_label}_{self.model._meta.model_name}_change"
-        return HttpResponse(headers={"HX-Redirect": reverse(name, args=[object_id])})
+        return HttpResponse(headers={"HX-Redirect": self._page_of(object_id)})
+
+    def _page_of(self, object_id: Any) -> str:
+        """Return the address of the row's page, or of the list."""
+        name = f"{self.admin_site.name}:{self.model._meta.app_label}_{self.model._meta.model_name}"
+        return reverse(f"{name}_change", args=[object_id]) if object_id else reverse(f"{name}_changelist")
 
 
 class OwnedInlineFormSet(PaginationInlineFormSet):

@@ -120,6 +120,10 @@ def test_own_rows_open(model, ours, theirs):
         assert not leaks(answer), who
         history = client.get(url(model, "history", row.pk))
         assert not leaks(history), who
+        for action in _unfold_actions(model):
+            dialog = client.get(reverse(f"admin:{action}", args=[row.pk]))
+            is_page = dialog.status_code == 200 and "<html" in dialog.content.decode()
+            assert is_page or dialog.status_code in GONE, "a browser that opens a dialog gets a whole page"
     assert any(opened), "nobody of the organization can open its row"
 
 

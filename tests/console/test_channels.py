@@ -62,11 +62,14 @@ def test_channel_is_added_tested_and_removed(services: Answers, office: Organiza
     assert "abcdefghijklmnopqrst" not in shown
     services.answers.clear()
     browser.post(f"/notifications/channels/{channel.pk}/test/")
-    assert 'hx-trigger="every 1s"' in browser.get("/notifications/channels/").content.decode()
+    by_htmx = {"HX-Request": "true"}
+    assert 'hx-trigger="every 1s"' in browser.get("/notifications/channels/", headers=by_htmx).content.decode()
     loops.send_chat()
-    shown = browser.get("/notifications/channels/").content.decode()
+    shown = browser.get("/notifications/channels/", headers=by_htmx).content.decode()
     assert "Works." in shown
     assert "hx-trigger" not in shown
+    opened = browser.get("/notifications/channels/")  # the page with the list, not a part of it
+    assert (opened.status_code, opened["Location"]) == (302, "/notifications/choices/#channels")
     assert "Test message to Night shift" in services.requests[-1].body.decode()
     assert Notification.objects.filter(user=dora, read_at=None).count() == 0
     browser.post(f"/notifications/channels/{channel.pk}/remove/")

@@ -55,8 +55,10 @@ def test_user_turns_on_tests_and_turns_off(service: PushService, dora: User) -> 
     while loops.send_push() == 0:
         pass
     assert service.payloads("laptop")[0]["title"] == "Test notification"
-    shown = client.get("/notifications/push/browsers/").content.decode()
+    shown = client.get("/notifications/push/browsers/", headers={"HX-Request": "true"}).content.decode()
     assert "Works." in shown
+    opened = client.get("/notifications/push/browsers/")  # the page with the list, not a part of it
+    assert (opened.status_code, opened["Location"]) == (302, "/notifications/choices/#push")
     assert laptop.subscription["endpoint"] not in shown
     assert post(client, PUSH, do="off", browser=digest).json()["browsers"] == []
     assert not PushSubscription.objects.exists()

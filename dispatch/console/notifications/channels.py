@@ -75,7 +75,9 @@ def remove_channel(request: HttpRequest, channel_id: int) -> HttpResponse:
 @require_GET
 @console_view
 def list_channels(request: HttpRequest) -> HttpResponse:
-    """Render the list, which asks for itself while a test message is on its way."""
+    """Render the list, which asks for itself while a test message is on its way. A browser gets its page."""
+    if not views_base.is_fragment(request):
+        return _back(request)
     return views_base.render_fragment(request, "console/notices/_channel_list.html", channel_context(request))
 
 

@@ -56,7 +56,9 @@ def technician_browser(request: HttpRequest, technician: Technician) -> HttpResp
 @require_GET
 @console_view
 def list_browsers(request: HttpRequest) -> HttpResponse:
-    """Render the list of the user's browsers."""
+    """Render the list of the user's browsers. A browser that opens the address gets the page with it."""
+    if not views_base.is_fragment(request):
+        return _back(request)
     return views_base.render_fragment(request, "console/notices/_push_browsers.html", push_context(request))
 
 
