@@ -11,14 +11,16 @@ from typing import Any
 from django.db import models
 from django.db.models import QuerySet
 
+from dispatch.core.languages import mark
+
 
 class AlertPhone(models.TextChoices):
     """Whether alerts can use a member's phone. ACCEPTED: unconfirmed, but they use it for a limited time."""
 
-    CONFIRMED = "confirmed", "Confirmed"
-    ACCEPTED = "accepted", "Accepted for now"
-    UNCONFIRMED = "unconfirmed", "Not confirmed"
-    NONE = "none", "No phone"
+    CONFIRMED = "confirmed", mark("Confirmed")
+    ACCEPTED = "accepted", mark("Accepted for now")
+    UNCONFIRMED = "unconfirmed", mark("Not confirmed")
+    NONE = "none", mark("No phone")
 
 
 USABLE = (AlertPhone.CONFIRMED, AlertPhone.ACCEPTED)

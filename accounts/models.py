@@ -25,7 +25,7 @@ from phonenumber_field.modelfields import PhoneNumberField
 from accounts.scoping import OwnedModel
 from dispatch.core import clock, events, languages, voices
 from dispatch.core.audit.chain import INSTALLATION
-from dispatch.core.languages import mark
+from dispatch.core.languages import gettext, mark, ngettext
 from dispatch.core.privacy import retention
 
 
@@ -324,7 +324,7 @@ class OrganizationLimits(OwnedModel):
         verbose_name_plural = "limits of organizations"
 
     def __str__(self) -> str:
-        return f"Limits of {self.organization}"
+        return gettext("Limits of {organization}").format(organization=self.organization)
 
 
 class SecurityMail(models.Model):
@@ -355,7 +355,8 @@ class RetentionRule(OwnedModel):
         constraints = [models.UniqueConstraint(fields=["organization", "what"], name="one_retention_rule_each")]
 
     def __str__(self) -> str:
-        return f"{self.what}: {f'{self.days} days' if self.days else 'forever'}"
+        days = ngettext("{days} day", "{days} days", self.days).format(days=self.days)
+        return f"{self.what}: {days if self.days else gettext('forever')}"
 
     def clean(self) -> None:
         kind = retention.kept.get(self.what)

@@ -44,4 +44,4 @@ class ReportSubscription(OwnedModel):
         ]
 
     def __str__(self) -> str:
-        return f"{self.report} {self.frequency} for {self.membership}"
+        return f"{self.report}, {self.get_frequency_display()}: {self.membership}"

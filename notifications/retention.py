@@ -6,6 +6,7 @@ from datetime import datetime
 
 from django.db.models import Exists, OuterRef, Q
 
+from dispatch.core.languages import mark
 from dispatch.core.privacy import retention
 from notifications.models import Alert, AlertChannel, Delivery, Notification, PushMessage
 
@@ -38,4 +39,4 @@ def delete_old(organization_id: int, before: datetime, limit: int) -> int:
 
 def register() -> None:
     """Register the retention rule with core."""
-    retention.register("notifications", KEPT_DAYS, delete_old, label="Notifications and alerts")
+    retention.register("notifications", KEPT_DAYS, delete_old, label=mark("Notifications and alerts"))

@@ -14,8 +14,9 @@ from django.template.base import Lexer, TokenType
 # The templates and scripts that must be marked as a whole.
 TEMPLATES = (
     "templates/[0-9]*.html",
-    "templates/admin/audit_log.html",
-    "templates/admin/personal_data.html",
+    "templates/admin/*.html",
+    "templates/admin/*/*.html",
+    "templates/admin/*/*/*.html",
     "templates/account/*.html",
     "templates/console/*.html",
     "templates/console/board/*.html",
@@ -31,28 +32,39 @@ TEMPLATES = (
     "templates/mfa/*/*.html",
     "templates/portal/*.html",
     "templates/set_password.html",
+    "templates/shown_once.html",
     "templates/sso/*.html",
+    "templates/unfold/*/*.html",
     "templates/usersessions/*.html",
 )
 SCRIPTS = (
-    "alerts", "board", "keys", "live", "map", "new_job", "outbox", "page", "passkeys", "press", "reports",
-    "select", "timeline", "tour",
+    "alerts", "board", "keys", "live", "map", "map_picker", "new_job", "outbox", "page", "passkeys", "press",
+    "reports", "select", "timeline", "tour",
 )  # fmt: skip
-# Modules whose refusals and messages people read on pages. Those of the admin and the API stay in English.
+# Modules whose refusals and messages people read on pages. Those of the API stay in English.
 MODULES = (
+    "accounts/admin/*.py",
     "accounts/limits.py",
     "accounts/saved_views/*.py",
+    "dispatch/capacity/admin.py",
     "dispatch/console/**/*.py",
     "dispatch/core/http/ssrf.py",
     "dispatch/core/phone_numbers.py",
     "dispatch/jobs/*.py",
+    "dispatch/jobs/admin/*.py",
     "dispatch/jobs/public/*.py",
     "dispatch/jobs/rules/*.py",
     "dispatch/jobs/services/*.py",
+    "dispatch/leads/admin/*.py",
     "dispatch/leads/services/*.py",
+    "dispatch/outbox/admin/*.py",
     "dispatch/outbox/services/*.py",
+    "dispatch/schedules/admin/*.py",
     "dispatch/schedules/services/*.py",
+    "dispatch/technicians/admin/*.py",
     "dispatch/technicians/services.py",
+    "dispatch/telephony/admin/*.py",
+    "notifications/admin/*.py",
     "notifications/channels/kinds.py",
     "notifications/services/*.py",
 )
@@ -88,7 +100,7 @@ ALLOWED = frozenset(
 EXAMPLES = frozenset(
     {
         "0 9 * * MON#1", "FREQ=MONTHLY;BYDAY=-1FR", "data.priority == 'emergency'", "job.assigned", "job:7",
-        "wants_quote", "webhook-id", '{"week": 49}',
+        "wants_quote", "webhook-id", "https://www.example.com/welcome.mp3", '{"week": 49}',
     }
 )  # fmt: skip
 ATTRIBUTES = frozenset({"title", "aria-label", "placeholder", "alt", "label", "data-confirm", "aria-description"})
@@ -202,7 +214,7 @@ class _Reader(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.texts += self._spoken(attrs)
-        if tag in _HIDDEN:
+        if tag in _HIDDEN or ("class", "material-symbols-outlined") in attrs:
             self._hidden.append(tag)
 
     def handle_endtag(self, tag: str) -> None:

@@ -8,6 +8,8 @@ from django import forms
 from django.contrib import admin, messages
 from django.db import models
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
@@ -16,13 +18,17 @@ from accounts.admin.base import OwnedAdmin, OwnedForm, render_secret_once
 from accounts.models import ApiKey
 from accounts.tenancy import user_of
 from dispatch.core import clock
+from dispatch.core.labels import BadgeColors, label, translate_label
+from dispatch.core.stored_texts import mark_stored
+
+STATE_COLORS = BadgeColors({"active": "success", "revoked": "danger", "expired": "warning"})
 
 
 class NewKeyForm(OwnedForm):
     """Show scopes as check boxes."""
 
     scopes = forms.MultipleChoiceField(
-        choices=ApiKey.Scope.choices, widget=UnfoldAdminCheckboxSelectMultipleWidget
+        label=_("Scopes"), choices=ApiKey.Scope.choices, widget=UnfoldAdminCheckboxSelectMultipleWidget
     )
 
 
@@ -47,15 +53,16 @@ class ApiKeyAdmin(OwnedAdmin):
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return [*self.fields, *self.readonly_fields] if obj else list(self.fields)
 
-    @display(description="scopes")
+    @display(description=label("scopes"))
     def may(self, key: ApiKey) -> str:
         return ", ".join(key.scopes)
 
-    @display(description="state", label={"active": "success", "revoked": "danger", "expired": "warning"})
+    @display(description=label("state"), label=STATE_COLORS)
     def state(self, key: ApiKey) -> str:
         if key.revoked_at:
-            return "revoked"
-        return "expired" if key.expires_at and key.expires_at <= clock.now() else "active"
+            return translate_label("revoked")
+        is_expired = key.expires_at and key.expires_at <= clock.now()
+        return translate_label("expired") if is_expired else translate_label("active")
 
     def save_model(self, request: HttpRequest, obj: ApiKey, form: Any, change: bool) -> None:
         key, request.shown_once = services.create_api_key(
@@ -67,23 +74,29 @@ class ApiKeyAdmin(OwnedAdmin):
     def response_add(
         self, request: HttpRequest, obj: ApiKey, post_url_continue: str | None = None
     ) -> HttpResponse:
-        text = "Copy the key now. It isn't stored and won't be shown again."
-        return render_secret_once(self, request, f"The API key “{obj.name}” was created", text, request.shown_once)
+        text = gettext("Copy the key now. It isn't stored and won't be shown again.")
+        return render_secret_once(
+            self,
+            request,
+            gettext("The API key “{name}” was created").format(name=obj.name),
+            text,
+            request.shown_once,
+        )
 
     @admin.action(
-        description="Revoke: the keys stop working immediately. This can't be undone.", permissions=["act"]
+        description=_("Revoke: the keys stop working immediately. This can't be undone."), permissions=["act"]
     )
     def revoke(self, request: HttpRequest, queryset: models.QuerySet) -> None:
         for key in queryset:
             self._revoke(request, key)
-        messages.success(request, "The keys were revoked and no longer work.")
+        messages.success(request, gettext("The keys were revoked and no longer work."))
 
     @action(
-        description="Revoke",
+        description=_("Revoke"),
         permissions=["act"],
         dialog={
-            "title": "Revoke this key?",
-            "description": "The key stops working immediately. This can't be undone.",
+            "title": _("Revoke this key?"),
+            "description": _("The key stops working immediately. This can't be undone."),
         },
     )
     def revoke_this(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
@@ -92,4 +105,4 @@ class ApiKeyAdmin(OwnedAdmin):
 
     def _revoke(self, request: HttpRequest, key: ApiKey) -> None:
         services.revoke_api_key(key.pk, actor=request.actor)
-        self.log_change(request, key, "Revoked.")
+        self.log_change(request, key, mark_stored("Revoked."))

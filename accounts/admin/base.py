@@ -53,6 +53,7 @@ from django.db import models, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.translation import gettext
 from rest_framework.exceptions import APIException
 from unfold.admin import ModelAdmin, StackedInline, TabularInline
 from unfold.dataclasses import UnfoldAction
@@ -76,6 +77,7 @@ from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id
+from dispatch.core.phone_numbers import format_national
 
 __all__ = ["ACT", "EVERYTHING", "VIEW", "OwnedAdmin", "OwnedForm", "OwnedStackedInline", "OwnedTabularInline"]
 
@@ -106,6 +108,7 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
             raise ImproperlyConfigured(f"{name}: list_editable does not check the permission on each row.")
         if not issubclass(self.form, OwnedForm):
             raise ImproperlyConfigured(f"{name}: the form must derive from OwnedForm.")
+        self.readonly_preprocess_fields = dict.fromkeys(widgets.phone_fields(model), format_national)
         filters = (item[0] if isinstance(item, tuple | list) else item for item in self.list_filter)
         admin_filters.check_filters(name, filter(lambda path: isinstance(path, str), filters))
         for action in (
@@ -147,7 +150,7 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         columns = list(super().get_list_display(request))
         if issubclass(self.model, OwnedModel) and self.sees_several(request) and "organization" not in columns:
             columns.append("organization")
-        return columns
+        return [widgets.phone_column(self.model, name) for name in columns]
 
     def get_list_filter(self, request: HttpRequest) -> list:
         filters = [owned_filter(self.model, item) for item in super().get_list_filter(request)]
@@ -167,7 +170,7 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         Each word adds conditions to the query: thousands of words would occupy a thread for minutes.
         """
         if len(search_term) > MAX_SEARCH_LENGTH or len(search_term.split()) > MAX_SEARCH_WORDS:
-            raise BadRequest(f"Search for at most {MAX_SEARCH_WORDS} words.")
+            raise BadRequest(gettext("Search for at most {count} words.").format(count=MAX_SEARCH_WORDS))
         return super().get_search_results(request, queryset, search_term)
 
     def get_list_select_related(self, request: HttpRequest) -> Any:
@@ -179,7 +182,7 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
     def response_action(self, request: HttpRequest, queryset: models.QuerySet) -> Any:
         """Confirm the action, and pass it only the rows on which the user holds its permissions."""
         if None in map(read_id, request.POST.getlist(ACTION_CHECKBOX_NAME)):
-            raise BadRequest("The selection contains an invalid row.")
+            raise BadRequest(gettext("The selection contains an invalid row."))
         chosen = request.POST.getlist("action")
         for name in set(chosen) & set(self.get_actions(request)):
             function = self.get_actions(request)[name][0]
@@ -201,7 +204,9 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         Raises Conflict if there are too many for the service.
         """
         if self._deletes_by_service() and len(objs[: MAX_DELETED + 1]) > MAX_DELETED:
-            raise Conflict(f"Delete at most {MAX_DELETED} rows at once. Nothing was deleted.")
+            raise Conflict(
+                gettext("Delete at most {count} rows at once. Nothing was deleted.").format(count=MAX_DELETED)
+            )
         if not self.service_checks_deletion:
             listed, counts, needed, protected = super().get_deleted_objects(objs, request)
             return _named_rows(listed), counts, needed, protected
@@ -224,7 +229,7 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
             except APIException as error:
                 if error.status_code >= 500:
                     raise
-                raise Conflict(f"{row}: {error.detail} Nothing was deleted.") from error
+                raise Conflict(f"{row}: {error.detail} {gettext('Nothing was deleted.')}") from error
 
     # --- refusals ---------------------------------------------------------------------------------------------
     def changeform_view(
@@ -301,24 +306,24 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
                 for permission in getattr(method, "allowed_permissions", ["change"]):
                     if "." not in permission and not getattr(self, f"has_{permission}_permission")(request, row):
                         raise PermissionDenied
-            return self._report_refusals(request, method, request, *args, **kwargs)
-
-        return guarded
-
-    def back_to(self, object_id: Any) -> HttpResponse:
             if (
                 request.method == "GET"
                 and getattr(method, "dialog", None)
                 and not request.headers.get("HX-Request")
             ):
                 return HttpResponseRedirect(self._page_of(object_id))
-        """Return the response of an action with a dialog: the browser reopens the row's page."""
-        return HttpResponse(headers={"HX-Redirect": self._page_of(object_id)})
+            return self._report_refusals(request, method, request, *args, **kwargs)
+
+        return guarded
 
     def _page_of(self, object_id: Any) -> str:
         """Return the address of the row's page, or of the list."""
         name = f"{self.admin_site.name}:{self.model._meta.app_label}_{self.model._meta.model_name}"
         return reverse(f"{name}_change", args=[object_id]) if object_id else reverse(f"{name}_changelist")
+
+    def back_to(self, object_id: Any) -> HttpResponse:
+        """Return the response of an action with a dialog: the browser reopens the row's page."""
+        return HttpResponse(headers={"HX-Redirect": self._page_of(object_id)})
 
 
 class OwnedInlineFormSet(PaginationInlineFormSet):

@@ -9,6 +9,7 @@ from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils.translation import gettext
 
 MAX_NAMED_ROWS = 50
 
@@ -37,7 +38,7 @@ class ConfirmationMixin:
         count = rows.count()
         if not count:
             if chosen or everywhere:
-                messages.warning(request, "You can't perform this action on the selected items.")
+                messages.warning(request, gettext("You can't perform this action on the selected items."))
             return None
         seen = request.POST.get("seen", str(count))
         if "confirmed" in request.POST and seen == str(count):

@@ -10,6 +10,7 @@ from unfold.decorators import display
 
 from accounts.admin.base import VIEW, OwnedAdmin
 from accounts.models import HandoverNote
+from dispatch.core.labels import label
 
 
 @admin.register(HandoverNote)
@@ -30,10 +31,10 @@ class HandoverNoteAdmin(OwnedAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).prefetch_related("readings__reader")
 
-    @display(description="text")
+    @display(description=label("text"))
     def beginning(self, note: HandoverNote) -> str:
         return Truncator(note.text).chars(80)
 
-    @display(description="read by")
+    @display(description=label("read by"))
     def read_by(self, note: HandoverNote) -> str:
         return ", ".join(reading.reader.name for reading in note.readings.all()) or "—"

@@ -2,20 +2,41 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 from django.db import models
 from django.http import HttpRequest
 from django.template.response import TemplateResponse
+from django.utils import formats, timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.text import capfirst
+from django.utils.translation import gettext
 
 from accounts import installation_log
 from accounts.admin.tenant_scope import organization_id_of
 from accounts.models import Organization
+from dispatch.core.labels import label, translate_label
 from dispatch.core.models import Event
+from dispatch.core.phone_numbers import format_national
+from dispatch.core.stored_texts import translate_stored
 
 MAX_EVENTS = 200
 # Left out of an event's details, as are ids: the page shows them elsewhere.
 _OMITTED_FIELDS = frozenset({"name"})
+# Data that lists names of the row's fields.
+NAMES_OF_FIELDS = frozenset({"fields", "changed"})
+# Names in the data of events that are no fields.
+WORDS = (
+    label("fields"), label("note"), label("reason"), label("error"), label("until"), label("count"), label("by"),
+    label("via"), label("role"), label("description"), label("outage"), label("code"), label("message"),
+    label("number"), label("days"), label("what"), label("status"), label("overlap"), label("host"),
+    label("email"), label("phone"), label("open jobs"), label("jobs"), label("action"), label("source"),
+    label("purpose"),
+)  # fmt: skip
+_PHONE = re.compile(r"\+[1-9]\d{6,14}")
+_MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d")
 
 
 class EventHistoryMixin:
@@ -32,6 +53,8 @@ class EventHistoryMixin:
         if isinstance(answer, TemplateResponse) and answer.context_data and "object" in answer.context_data:
             events = self._events_of(answer.context_data["object"])
             answer.context_data |= {"events": events[:MAX_EVENTS], "more_events": len(events) > MAX_EVENTS}
+            for entry in answer.context_data["action_list"]:
+                entry.change_message = translate_entry(entry.change_message, self.model)  # type: ignore[attr-defined]
         return answer
 
     # --- the installation's audit log (Django calls these with each change that the admin's log records) ---------
@@ -61,7 +84,7 @@ class EventHistoryMixin:
                 "at": event.at,
                 "actor": event.actor_label,
                 "did": describe_kind(event),
-                "details": describe_data(event.data),
+                "details": describe_data(event.data, type(row)),
             }
             for event in rows.order_by("-id")[: MAX_EVENTS + 1]
         ]
@@ -69,25 +92,73 @@ class EventHistoryMixin:
 
 def describe_kind(event: Event) -> str:
     """Return the verb of an event in words, such as "auto paused"."""
-    return event.kind.partition(".")[2].replace("_", " ")
+    return translate_label(event.kind.partition(".")[2].replace("_", " "), "event")
 
 
-def describe_data(data: dict[str, Any]) -> str:
-    """Return an event's data as one line, such as "fields: name, lat; note: she asked for it"."""
+def describe_data(data: dict[str, Any], model: type[models.Model]) -> str:
+    """Return an event's data as one line, such as "fields: name, latitude; note: she asked for it".
+
+    `model`: that of the row, whose field labels and choices name what the data contains.
+    """
     parts = []
     for name, value in data.items():
         if name in _OMITTED_FIELDS or name.endswith(("_id", "_ids")) or value in (None, "", [], {}):
             continue
-        parts.append(f"{name.replace('_', ' ')}: {format_value(value)[:200]}")
+        parts.append(f"{name_of(name, model)}: {format_value(value, model, name)[:200]}")
     return "; ".join(parts)
 
 
-def format_value(value: Any) -> str:
-    """Return a JSON value as text: lists with commas, booleans as yes or no."""
+def name_of(name: str, model: type[models.Model]) -> str:
+    """Return the label of the model's field with this name, or the name in words."""
+    field: Any = _fields_of(model).get(name)
+    return str(field.verbose_name) if field else translate_label(name.replace("_", " "), "event")
+
+
+def format_value(value: Any, model: type[models.Model], name: str = "") -> str:
+    """Return a JSON value as people read it: choices by their labels, phones nationally, and yes or no."""
     if isinstance(value, dict):
-        return ", ".join(f"{name.replace('_', ' ')} {format_value(item)}" for name, item in value.items())
+        return ", ".join(f"{name_of(key, model)} {format_value(item, model, key)}" for key, item in value.items())
     if isinstance(value, list):
-        return ", ".join(format_value(item) for item in value)
+        if name in NAMES_OF_FIELDS:
+            return ", ".join(name_of(str(item), model) for item in value)
+        return ", ".join(format_value(item, model, name) for item in value)
     if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "none" if value is None else str(value)
+        return gettext("yes") if value else gettext("no")
+    if value is None:
+        return gettext("none")
+    field: Any = _fields_of(model).get(name)
+    if field is not None and field.choices:
+        return str(dict(field.flatchoices).get(value, value))
+    text = str(value)
+    if _PHONE.fullmatch(text):
+        return format_national(text)
+    if _MOMENT.match(text) and (moment := parse_datetime(text)) is not None:
+        return formats.date_format(timezone.localtime(moment), "DATETIME_FORMAT")
+    return translate_stored(text)
+
+
+def translate_entry(message: str, model: type[models.Model]) -> str:
+    """Return the message of an entry of the admin's log with the labels of the fields in the active language."""
+    try:
+        parts = json.loads(message) if message[:1] == "[" else None
+    except json.JSONDecodeError:
+        parts = None
+    if parts is None:
+        return translate_stored(message)
+    for values in (value for part in parts for value in part.values()):
+        if "fields" in values:
+            values["fields"] = [_translate_field(text, model) for text in values["fields"]]
+        if "name" in values:
+            values["name"] = translate_label(values["name"])
+    return json.dumps(parts)
+
+
+def _translate_field(text: str, model: type[models.Model]) -> str:
+    """Translate the label of a field, which forms begin with a capital."""
+    context = model._meta.label_lower
+    own = translate_label(text, context)
+    return own if own != text else str(capfirst(translate_label(text[:1].lower() + text[1:], context)))
+
+
+def _fields_of(model: type[models.Model]) -> dict[str, Any]:
+    return {field.name: field for field in model._meta.fields}

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.translation import gettext
 
 from accounts import limits, services
 from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin
@@ -28,8 +29,9 @@ class OrganizationLimitsAdmin(OwnedAdmin):
         for name in limits.LABELS:
             if field := form.base_fields.get(name):
                 default = limits.default_limit(name)
-                field.help_text = (
-                    f"{field.help_text} Empty: {f'{default:,}' if default else 'no limit'}. 0: no limit."
+                used = f"{default:,}" if default else gettext("no limit")
+                field.help_text = gettext("{about} Empty: {default}. 0: no limit.").format(
+                    about=field.help_text, default=used
                 )
         return form
 

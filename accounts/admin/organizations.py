@@ -14,6 +14,8 @@ from django.contrib.auth.models import Group
 from django.db import models
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 from phonenumber_field.formfields import PhoneNumberField
 from unfold.decorators import action, display
 from unfold.widgets import (
@@ -28,14 +30,18 @@ from accounts.auth import second_factor, security_mail, sessions
 from accounts.auth.throttling import parse_rate, take_tokens
 from accounts.models import Membership, Organization, User
 from accounts.sso import services as sso
+from dispatch.core.labels import BadgeColors, label, translate_label
+from dispatch.core.stored_texts import mark_stored
 
 admin.site.unregister(Group)
-PHONE_COLORS = {
-    AlertPhone.CONFIRMED.label: "success",
-    AlertPhone.ACCEPTED.label: "warning",
-    AlertPhone.UNCONFIRMED.label: "danger",
-    AlertPhone.NONE.label: "danger",
-}
+PHONE_COLORS = BadgeColors(
+    {
+        AlertPhone.CONFIRMED.label: "success",
+        AlertPhone.ACCEPTED.label: "warning",
+        AlertPhone.UNCONFIRMED.label: "danger",
+        AlertPhone.NONE.label: "danger",
+    }
+)
 # How often a member can be asked to confirm the phone.
 REMINDER_RATE = parse_rate("1/hour")
 
@@ -77,19 +83,19 @@ class AlertPhoneMixin:
     def get_queryset(self, request: HttpRequest) -> models.QuerySet:
         return with_alert_phone(super().get_queryset(request))  # type: ignore[misc]
 
-    @display(description="phone for alerts", label=PHONE_COLORS)
+    @display(description=label("phone for alerts"), label=PHONE_COLORS)
     def alert_phone(self, membership: Any) -> str:
-        return AlertPhone(membership.alert_phone).label if membership.is_active else ""
+        return translate_label(AlertPhone(membership.alert_phone).label) if membership.is_active else ""
 
 
 class AlertPhoneFilter(admin.SimpleListFilter):
     """Filter members by whether alerts can use their phone."""
 
-    title = "phone for alerts"
+    title = label("phone for alerts")
     parameter_name = "alert_phone"
 
     def lookups(self, request: Any, model_admin: Any) -> list[tuple[str, str]]:
-        return AlertPhone.choices
+        return [(value, label(words)) for value, words in AlertPhone.choices]
 
     def queryset(self, request: Any, queryset: models.QuerySet) -> models.QuerySet:
         return queryset.filter(alert_phone=self.value(), is_active=True) if self.value() else queryset
@@ -103,7 +109,7 @@ class MembershipsOfUser(AlertPhoneMixin, OwnedTabularInline):
     fields = ["organization", "role", "is_active", "on_duty", "alert_phone"]
     readonly_fields = ["alert_phone"]
     exclude = ()
-    verbose_name_plural = "memberships"
+    verbose_name_plural = label("memberships")
 
 
 @admin.register(User)
@@ -149,69 +155,83 @@ class UserAdmin(OwnedAdmin):
             services.revoke_keys_of(obj, actor=request.actor)
 
     @action(
-        description="New password link",
+        description=_("New password link"),
         permissions=["change"],
         dialog={
-            "title": "Create a link for setting a password?",
-            "description": "The link is mailed to this person. If no mail server is configured, it is shown to "
-            "you instead; anyone who has it can sign in as them. Their current password works "
-            "until the link is used.",
+            "title": _("Create a link for setting a password?"),
+            "description": _(
+                "The link is mailed to this person. If no mail server is configured, it is shown to "
+                "you instead; anyone who has it can sign in as them. Their current password works "
+                "until the link is used."
+            ),
         },
     )
     def new_password_link(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         user = self.get_object(request, object_id)
         link = request.build_absolute_uri(services.password_path(user))
         second_factor.append_event(user, "membership.password_link_created", request.actor)
-        self.log_change(request, user, "Created a link for setting a password.")
+        self.log_change(request, user, mark_stored("Created a link for setting a password."))
         if not invitations.sends_mail():
             return HttpResponse(format_html('<div id="dialog-form"><p><code>{}</code></p></div>', link))
         if invitations.send_password_link(user, link):
-            messages.success(request, f"The link was mailed to {user.email}.")
+            messages.success(request, gettext("The link was mailed to {email}.").format(email=user.email))
         else:
-            messages.error(request, "The mail server refused the message. Try again later.")
+            messages.error(request, gettext("The mail server refused the message. Try again later."))
         return self.back_to(object_id)
 
     @action(
-        description="End sessions",
+        description=_("End sessions"),
         permissions=["change"],
         dialog={
-            "title": "End all sessions of this person?",
-            "description": "They are signed out on every device and can sign in again. Their API keys still work.",
+            "title": _("End all sessions of this person?"),
+            "description": _(
+                "They are signed out on every device and can sign in again. Their API keys still work."
+            ),
         },
     )
     def end_sessions(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         user = self.get_object(request, object_id)
         sessions.end_all_sessions(user, actor=request.actor)
-        self.log_change(request, user, "Ended all sessions.")
-        messages.success(request, f"All sessions of {user} were ended.")
+        self.log_change(request, user, mark_stored("Ended all sessions."))
+        messages.success(request, gettext("All sessions of {user} were ended.").format(user=user))
         return self.back_to(object_id)
 
     @action(
-        description="Reset second factor",
+        description=_("Reset second factor"),
         permissions=["change"],
         dialog={
-            "title": "Reset the second factor of this person?",
-            "description": "Their authenticator app, passkeys and recovery codes stop working, and they are "
-            "signed out. Make sure that you talk to the right person: after this, the password alone signs in.",
+            "title": _("Reset the second factor of this person?"),
+            "description": _(
+                "Their authenticator app, passkeys and recovery codes stop working, and they are "
+                "signed out. Make sure that you talk to the right person: after this, the password alone signs in."
+            ),
         },
     )
     def reset_second_factor(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         user = self.get_object(request, object_id)
         services.reset_second_factor(user, actor=request.actor)
-        self.log_change(request, user, "Reset the second factor.")
-        messages.success(request, f"{user} can set up a new second factor at the next sign-in.")
+        self.log_change(request, user, mark_stored("Reset the second factor."))
+        messages.success(
+            request, gettext("{user} can set up a new second factor at the next sign-in.").format(user=user)
+        )
         return self.back_to(object_id)
 
 
 class NewMemberForm(OwnedForm):
     """Invite a person by email. The User is found or created."""
 
-    email = forms.EmailField(max_length=254, widget=UnfoldAdminEmailInputWidget)
+    email = forms.EmailField(label=_("Email"), max_length=254, widget=UnfoldAdminEmailInputWidget)
     name = forms.CharField(
-        max_length=120, widget=UnfoldAdminTextInputWidget, help_text="The invitee confirms it when joining."
+        label=_("Name"),
+        max_length=120,
+        widget=UnfoldAdminTextInputWidget,
+        help_text=_("The invitee confirms it when joining."),
     )
     phone = PhoneNumberField(
-        required=False, widget=UnfoldAdminTextInputWidget, help_text="The invitee confirms it when joining."
+        label=_("Phone"),
+        required=False,
+        widget=UnfoldAdminTextInputWidget,
+        help_text=_("The invitee confirms it when joining."),
     )
 
     class Meta:
@@ -224,7 +244,7 @@ class NewMemberForm(OwnedForm):
             organization=cleaned.get("organization"), user__email=(cleaned.get("email") or "").strip().lower()
         )
         if existing.exists():
-            self.add_error("email", "This person is already a member or invited.")
+            self.add_error("email", gettext("This person is already a member or invited."))
         return cleaned
 
 
@@ -272,20 +292,22 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
             )
         return rows, has_duplicates
 
-    @display(description="person")
+    @display(description=label("person"))
     def person(self, membership: Membership) -> str:
         return membership.person
 
-    @display(description="email", ordering="user__email")
+    @display(description=label("email"), ordering="user__email")
     def email(self, membership: Membership) -> str:
         return membership.user.email
 
-    @display(description="API keys")
+    @display(description=label("API keys"))
     def api_keys(self, membership: Membership) -> str:
         names = ", ".join(map(str, services.keys_made_by(membership)))
         if not names:
-            return "None"
-        return f"{names}. They stop working when this person is removed, deactivated or no longer an Admin."
+            return gettext("None")
+        return gettext(
+            "{names}. They stop working when this person is removed, deactivated or no longer an Admin."
+        ).format(names=names)
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         return super().get_form(request, obj, change, **(kwargs if obj else {**kwargs, "form": NewMemberForm}))
@@ -317,26 +339,32 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
     ) -> HttpResponse:
         sent = invitations.send_invitation(obj, request.build_absolute_uri)
         if sent.link:
-            text = "No mail server is configured, so pass on this link yourself. It works once, for joining."
-            return render_secret_once(self, request, f"{obj.person} was invited", text, sent.link)
+            text = gettext(
+                "No mail server is configured, so pass on this link yourself. It works once, for joining."
+            )
+            return render_secret_once(
+                self, request, gettext("{person} was invited").format(person=obj.person), text, sent.link
+            )
         self._report_delivery(request, obj, sent)
         return super().response_add(request, obj, post_url_continue)
 
     @action(
-        description="Invite again",
+        description=_("Invite again"),
         permissions=["change"],
         dialog={
-            "title": "Send the invitation again?",
+            "title": _("Send the invitation again?"),
             "description": (
-                "The invitation goes to their email address. If no mail server is configured, you get the link "
-                "to pass on."
+                _(
+                    "The invitation goes to their email address. If no mail server is configured, you get the "
+                    "link to pass on."
+                )
             ),
         },
     )
     def invite_again(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         membership = self.get_object(request, object_id)
         if membership.joined_at is not None:
-            messages.warning(request, "This person has already joined.")
+            messages.warning(request, gettext("This person has already joined."))
             return self.back_to(object_id)
         sent = invitations.send_invitation(membership, request.build_absolute_uri)
         if sent.link:
@@ -345,28 +373,32 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
         return self.back_to(object_id)
 
     @action(
-        description="Reset single sign-on",
+        description=_("Reset single sign-on"),
         permissions=["change"],
         dialog={
-            "title": "Reset single sign-on for this person?",
-            "description": "The next sign-in links the identity that has their email address. Do this "
-            "only if their identity at the provider was replaced.",
+            "title": _("Reset single sign-on for this person?"),
+            "description": _(
+                "The next sign-in links the identity that has their email address. Do this "
+                "only if their identity at the provider was replaced."
+            ),
         },
     )
     def reset_single_sign_on(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         if sso.unlink_identity(self.get_object(request, object_id), actor=request.actor):
-            messages.success(request, "The link was removed. The next sign-in creates a new one.")
+            messages.success(request, gettext("The link was removed. The next sign-in creates a new one."))
         else:
-            messages.warning(request, "This person has not signed in by single sign-on.")
+            messages.warning(request, gettext("This person has not signed in by single sign-on."))
         return self.back_to(object_id)
 
     @admin.action(
-        description="Ask to confirm the phone: members whose phone is not confirmed get an email",
+        description=_("Ask to confirm the phone: members whose phone is not confirmed get an email"),
         permissions=["change"],
     )
     def ask_to_confirm_phone(self, request: HttpRequest, queryset: models.QuerySet) -> None:
         if not settings.EMAIL_IS_SET_UP:
-            messages.warning(request, "No mail server is configured. Ask them to open Notification settings.")
+            messages.warning(
+                request, gettext("No mail server is configured. Ask them to open Notification settings.")
+            )
             return
         waiting = queryset.filter(is_active=True).exclude(alert_phone=AlertPhone.CONFIRMED)
         asked, recently = 0, 0
@@ -376,22 +408,34 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
                 recently += 1
                 continue
             security_mail.enqueue_phone_reminder(membership)
-            self.log_change(request, membership, "Asked to confirm the phone.")
+            self.log_change(request, membership, mark_stored("Asked to confirm the phone."))
             asked += 1
         if asked:
-            messages.success(request, f"Asked {asked:,} member{'' if asked == 1 else 's'} by email.")
+            messages.success(
+                request,
+                ngettext("Asked {asked:,} member by email.", "Asked {asked:,} members by email.", asked).format(
+                    asked=asked
+                ),
+            )
         if recently:
-            messages.warning(request, f"Already asked within the last hour: {recently:,}. Try again later.")
+            messages.warning(
+                request,
+                gettext("Already asked within the last hour: {recently:,}. Try again later.").format(
+                    recently=recently
+                ),
+            )
         if not asked and not recently:
-            messages.info(request, "None of these members needs to confirm a phone.")
+            messages.info(request, gettext("None of these members needs to confirm a phone."))
 
     def _report_delivery(
         self, request: HttpRequest, membership: Membership, sent: invitations.InvitationResult
     ) -> None:
         if sent.mailed:
-            messages.success(request, f"The invitation was mailed to {membership.person}.")
+            messages.success(
+                request, gettext("The invitation was mailed to {person}.").format(person=membership.person)
+            )
         else:
-            messages.error(request, "The mail server refused the invitation. Send it again later.")
+            messages.error(request, gettext("The mail server refused the invitation. Send it again later."))
 
     def delete_model(self, request: HttpRequest, obj: Membership) -> None:
         services.remove_member(obj.pk, actor=request.actor)

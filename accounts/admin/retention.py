@@ -8,23 +8,26 @@ from django import forms
 from django.contrib import admin
 from django.db import transaction
 from django.http import HttpRequest
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from accounts.admin.base import OwnedAdmin, OwnedForm
 from accounts.models import RetentionRule
 from dispatch.core import events
+from dispatch.core.labels import label, translate_label
 from dispatch.core.privacy import retention
 
 
 def _days(days: int) -> str:
-    return f"{days} days" if days else "forever"
+    return ngettext("{days} day", "{days} days", days).format(days=days) if days else gettext("forever")
 
 
 class RetentionRuleForm(OwnedForm):
     """Offer the kinds of data that slices registered, each with its default."""
 
-    what = forms.ChoiceField(label="Data", widget=UnfoldAdminSelectWidget)
+    what = forms.ChoiceField(label=_("Data"), widget=UnfoldAdminSelectWidget)
 
     class Meta:
         model = RetentionRule
@@ -35,7 +38,12 @@ class RetentionRuleForm(OwnedForm):
         if "what" in self.fields:
             field: Any = self.fields["what"]
             field.choices = [
-                (name, f"{kept.label} ({_days(retention.default_days(name))} by default)")
+                (
+                    name,
+                    gettext("{data} ({days} by default)").format(
+                        data=translate_label(kept.label), days=_days(retention.default_days(name))
+                    ),
+                )
                 for name, kept in retention.kept.items()
             ]
 
@@ -49,11 +57,11 @@ class RetentionRuleAdmin(OwnedAdmin):
     list_display = ["shown", "days", "in_effect"]
     fields = ["what", "days"]
 
-    @display(description="data", ordering="what")
+    @display(description=label("data"), ordering="what")
     def shown(self, rule: RetentionRule) -> str:
-        return retention.kept[rule.what].label if rule.what in retention.kept else rule.what
+        return translate_label(retention.kept[rule.what].label) if rule.what in retention.kept else rule.what
 
-    @display(description="in effect")
+    @display(description=label("in effect"))
     def in_effect(self, rule: RetentionRule) -> str:
         """Return the effective period: no rule goes below the installation's minimum."""
         return _days(retention.effective_days(rule.what, rule.days)) if rule.what in retention.kept else "—"

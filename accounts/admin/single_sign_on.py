@@ -11,6 +11,8 @@ from django.contrib.postgres.fields import ArrayField
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 
@@ -19,6 +21,7 @@ from accounts.models import Membership, User
 from accounts.sso import services
 from accounts.sso.models import IdentityProvider
 from accounts.sso.provider import SignInFailed, callback_url, check_discovery
+from dispatch.core.labels import label
 
 # Each organization's provider is an IdentityProvider; nobody edits links and tokens.
 for model in (SocialAccount, SocialApp, SocialToken):
@@ -31,7 +34,7 @@ class IdentityProviderForm(OwnedForm):
     """Never show the stored client secret. Accept domains in any case and with spaces."""
 
     secret = forms.CharField(
-        label="Client secret",
+        label=_("Client secret"),
         required=False,
         max_length=1000,
         widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
@@ -48,14 +51,16 @@ class IdentityProviderForm(OwnedForm):
                 data[name] = ",".join(part.strip().lower() for part in data[name].split(",") if part.strip())
         super().__init__(data, *args, **kwargs)
         if "secret" in self.fields and self.instance.pk:
-            self.fields["secret"].help_text = "Stored encrypted and never shown. Leave it empty to keep it."
+            self.fields["secret"].help_text = gettext(
+                "Stored encrypted and never shown. Leave it empty to keep it."
+            )
 
     def clean(self) -> dict[str, Any]:
         cleaned = super().clean()
         if secret := cleaned.get("secret"):
             self.instance.client_secret = secret
         elif "secret" in self.fields and not self.instance.client_secret:
-            self.add_error("secret", "Enter the client secret.")
+            self.add_error("secret", gettext("Enter the client secret."))
         return cleaned
 
 
@@ -78,10 +83,10 @@ class IdentityProviderAdmin(OwnedAdmin):
         own = [] if request.user.is_superuser else ["verified_domains"]
         return ["redirect_uri", "tried_at", *own]
 
-    @display(description="redirect URI")
+    @display(description=label("redirect URI"))
     def redirect_uri(self, provider: IdentityProvider) -> str:
         if provider.pk is None:
-            return "Shown after saving. Enter it at the provider."
+            return gettext("Shown after saving. Enter it at the provider.")
         return format_html("<code>{}</code>", callback_url(provider))
 
     def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
@@ -101,12 +106,14 @@ class IdentityProviderAdmin(OwnedAdmin):
         services.delete_provider(obj, actor=request.actor)
 
     @action(
-        description="Try this configuration",
+        description=_("Try this configuration"),
         permissions=["change"],
         dialog={
-            "title": "Try this configuration?",
-            "description": "You sign in at the provider, then see what it sends and who would be signed in here. "
-            "Your session stays as it is.",
+            "title": _("Try this configuration?"),
+            "description": _(
+                "You sign in at the provider, then see what it sends and who would be signed in here. "
+                "Your session stays as it is."
+            ),
         },
     )
     def try_configuration(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:

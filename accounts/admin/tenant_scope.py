@@ -12,6 +12,7 @@ from django.contrib import admin
 from django.contrib.admin.utils import get_fields_from_path
 from django.db import models
 from django.http import HttpRequest
+from django.utils.translation import gettext
 
 from accounts.models import Membership, Organization, User
 from accounts.scoping import OwnedModel
@@ -111,7 +112,7 @@ class OwnedForm(forms.ModelForm):
         for name, value in list(cleaned.items()):
             chosen = value if isinstance(value, models.QuerySet) else [value]
             if owner and any(isinstance(row, OwnedModel) and row.organization_id != owner for row in chosen):
-                self.add_error(name, "This belongs to another organization.")
+                self.add_error(name, gettext("This belongs to another organization."))
         return cleaned
 
     def _get_validation_exclusions(self) -> set[str]:

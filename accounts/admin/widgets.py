@@ -1,4 +1,4 @@
-"""Define form widgets that differ from Unfold's."""
+"""Define form widgets and columns that differ from Unfold's."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ from datetime import time
 from typing import Any
 
 from django import forms
+from django.contrib import admin
 from django.db import models
+from phonenumber_field.modelfields import PhoneNumberField
 from unfold.widgets import INPUT_CLASSES
+
+from dispatch.core.phone_numbers import format_national
 
 
 class TimeOfDayInput(forms.TimeInput):
@@ -27,4 +31,28 @@ class TimeOfDayInput(forms.TimeInput):
         return value.isoformat("seconds" if value.second else "minutes") if isinstance(value, time) else value
 
 
+# Fields of text that hold a phone number, or a short code or a name instead.
+PHONES = frozenset({"from_phone", "to_phone"})
 OVERRIDES: dict[Any, dict[str, Any]] = {models.TimeField: {"widget": TimeOfDayInput}}
+
+
+def phone_fields(model: type[models.Model]) -> list[str]:
+    """Return the names of the model's fields that hold a phone number."""
+    return [
+        field.name
+        for field in model._meta.fields
+        if isinstance(field, PhoneNumberField) or (isinstance(field, models.CharField) and field.name in PHONES)
+    ]
+
+
+def phone_column(model: type[models.Model], name: Any) -> Any:
+    """Return a column of a list that formats the phone numbers of this field; any other column as it is."""
+    if not isinstance(name, str) or name not in phone_fields(model):
+        return name
+
+    @admin.display(description=model._meta.get_field(name).verbose_name, ordering=name)  # type: ignore[union-attr]
+    def phone(row: models.Model) -> str:
+        return format_national(getattr(row, name)) if getattr(row, name) else "—"
+
+    phone.__name__ = name
+    return phone

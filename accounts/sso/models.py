@@ -16,6 +16,7 @@ from accounts.scoping import OwnedModel
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedTextField
 from dispatch.core.http.ssrf import check_target_url
+from dispatch.core.languages import gettext
 
 _DOMAIN = re.compile(r"(?=.{3,253}$)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]([a-z0-9-]{0,61}[a-z0-9])?")
 
@@ -97,7 +98,7 @@ class IdentityProvider(OwnedModel):
         verbose_name_plural = "single sign-on"
 
     def __str__(self) -> str:
-        return f"Single sign-on of {self.organization}"
+        return gettext("Single sign-on of {organization}").format(organization=self.organization)
 
     @property
     def provider_id(self) -> str:

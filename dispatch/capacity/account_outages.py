@@ -85,7 +85,7 @@ def on_unused_trial(callback: Callable[[int], None]) -> None:
 
 
 def describe(account: ProviderAccount) -> str:
-    """Describe the outage with the provider's reason; empty if there is no outage."""
+    """Describe the outage with the provider's reason, in English; empty if there is no outage."""
     if not account.outage:
         return ""
     description = DESCRIPTIONS[Outage(account.outage)]

@@ -8,6 +8,8 @@ from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 from unfold.widgets import UnfoldAdminPasswordWidget
 
@@ -15,8 +17,11 @@ from accounts.admin.base import ACT, OwnedAdmin, OwnedForm
 from dispatch.capacity import account_outages, services, sql
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
+from dispatch.core.labels import BadgeColors, label, translate_label
+from dispatch.core.stored_texts import mark_stored, translate_stored
 
-FALLBACK_HELP = (
+STATE_COLORS = BadgeColors({"active": "success", "paused": "warning", "resting": "warning"})
+FALLBACK_HELP = _(
     "While the phone provider refuses or does not answer the accounts of all numbers of this pool, job offers, "
     "alert calls and calls about changed jobs are placed, and texts are sent, from the numbers of that pool."
 )
@@ -29,17 +34,19 @@ class AccountForm(OwnedForm):
         required=False,
         strip=True,
         widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
-        label="Auth token",
-        help_text="Encrypted and never shown. Leave it empty to keep the current token. After a change, webhooks "
-        "accept the previous token until you end the rotation.",
+        label=_("Auth token"),
+        help_text=_(
+            "Encrypted and never shown. Leave it empty to keep the current token. After a change, webhooks "
+            "accept the previous token until you end the rotation."
+        ),
     )
 
     secret = forms.CharField(
         required=False,
         strip=True,
         widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
-        label="API key secret",
-        help_text="Encrypted and never shown. Leave it empty to keep the current secret.",
+        label=_("API key secret"),
+        help_text=_("Encrypted and never shown. Leave it empty to keep the current secret."),
     )
 
     class Meta:
@@ -54,7 +61,7 @@ class AccountForm(OwnedForm):
         if cleaned.get("secret"):
             self.instance.api_key_secret = cleaned["secret"]  # before the model checks that the key has one
         if cleaned.get("is_active") and not cleaned.get("token") and not self.instance.auth_token:
-            self.add_error("token", "An active account needs a token to verify its webhooks.")
+            self.add_error("token", gettext("An active account needs a token to verify its webhooks."))
         return cleaned
 
 
@@ -79,11 +86,11 @@ class ProviderAccountAdmin(OwnedAdmin):
     ]
     actions_detail = ["end_rotation"]
 
-    @display(description="state")
+    @display(description=label("state"))
     def state(self, account: ProviderAccount) -> str:
-        return account_outages.describe(account) or "working"
+        return translate_stored(account_outages.describe(account)) or translate_label("working")
 
-    @display(description="key rotation", boolean=True)
+    @display(description=label("key rotation"), boolean=True)
     def rotating(self, account: ProviderAccount) -> bool:
         return bool(account.previous_auth_token)
 
@@ -102,19 +109,22 @@ class ProviderAccountAdmin(OwnedAdmin):
         return False  # calls refer to their account: deactivate it instead
 
     @action(
-        description="End key rotation",
+        description=_("End key rotation"),
         permissions=["change"],
         dialog={
-            "title": "End the key rotation?",
-            "description": "Webhooks signed with the previous token will be rejected from now on.",
+            "title": _("End the key rotation?"),
+            "description": _("Webhooks signed with the previous token will be rejected from now on."),
         },
     )
     def end_rotation(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         account = self.get_object(request, object_id)
         ended = services.end_rotation(account, actor=request.actor)
         if ended:
-            self.log_change(request, account, "Ended the key rotation.")
-        messages.success(request, "The key rotation has ended." if ended else "No key rotation was in progress.")
+            self.log_change(request, account, mark_stored("Ended the key rotation."))
+        messages.success(
+            request,
+            gettext("The key rotation has ended.") if ended else gettext("No key rotation was in progress."),
+        )
         return self.back_to(object_id)
 
 
@@ -128,13 +138,13 @@ class LimitedAdmin(OwnedAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).annotate(in_use=sql.open_calls(self.model))
 
-    @display(description="in use", ordering="in_use")
+    @display(description=label("in use"), ordering="in_use")
     def use(self, row: Any) -> str:
-        return f"{row.in_use} of {getattr(row, self.limit_field)}"
+        return gettext("{in_use} of {lines}").format(in_use=row.in_use, lines=getattr(row, self.limit_field))
 
-    @display(description="state", label={"active": "success", "paused": "warning"})
+    @display(description=label("state"), label=STATE_COLORS)
     def state(self, row: Any) -> str:
-        return "paused" if row.is_paused else "active"
+        return translate_label("paused") if row.is_paused else translate_label("active")
 
     def save_model(self, request: Any, obj: Any, form: Any, change: bool) -> None:
         services.save_row(obj, _changed(form), actor=request.actor)
@@ -142,11 +152,11 @@ class LimitedAdmin(OwnedAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # calls refer to it: pause it instead
 
-    @admin.action(description="Pause: no new calls; calls in progress continue", permissions=["act"])
+    @admin.action(description=_("Pause: no new calls; calls in progress continue"), permissions=["act"])
     def pause(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_paused(request, queryset, True)
 
-    @admin.action(description="Resume: new calls are made again", permissions=["act"])
+    @admin.action(description=_("Resume: new calls are made again"), permissions=["act"])
     def resume(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_paused(request, queryset, False)
 
@@ -160,12 +170,13 @@ class LimitedAdmin(OwnedAdmin):
             except services.NumberTaken as error:
                 messages.error(request, f"{row}: {error}")
         for row in changed:
-            self.log_change(request, row, "Paused." if paused else "Resumed.")
-        verb = "paused" if paused else "resumed"
+            self.log_change(request, row, mark_stored("Paused.") if paused else mark_stored("Resumed."))
+        words = gettext("{count} paused.") if paused else gettext("{count} resumed.")
         unchanged = len(rows) - len(changed)
-        note = f" {unchanged} already {'was' if unchanged == 1 else 'were'}." if unchanged else ""
+        note = ngettext("{count} already was.", "{count} already were.", unchanged).format(count=unchanged)
         if rows:
-            messages.success(request, f"{len(changed)} {verb}.{note}")
+            text = words.format(count=len(changed))
+            messages.success(request, f"{text} {note}" if unchanged else text)
 
 
 @admin.register(DispatchPool)
@@ -213,13 +224,13 @@ class OutboundNumberAdmin(LimitedAdmin):
         """Reserve a line of a new number for alerts, so that they never wait for offers and leads."""
         return {"reserved_for_alerts": 1, **super().get_changeform_initial_data(request)}
 
-    @display(description="state", label={"active": "success", "paused": "warning", "resting": "warning"})
+    @display(description=label("state"), label=STATE_COLORS)
     def state(self, number: OutboundNumber) -> str:
         if not number.is_paused and number.rests_until is not None and number.rests_until > clock.now():
-            return "resting"
+            return translate_label("resting")
         return super().state(number)
 
-    @display(description="reserved for alerts + offers")
+    @display(description=label("reserved for alerts + offers"))
     def reserved(self, number: OutboundNumber) -> str:
         return f"{number.reserved_for_alerts} + {number.reserved_for_offers}"
 

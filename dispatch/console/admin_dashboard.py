@@ -10,6 +10,7 @@ from zoneinfo import ZoneInfo
 
 from django.http import HttpRequest
 from django.urls import reverse
+from django.utils.translation import gettext
 
 from accounts.models import Membership, Organization
 from dispatch.capacity.models import OutboundNumber
@@ -63,24 +64,50 @@ def cards(organization: Organization) -> list[Card]:
     active = Technician.objects.of(organization).filter(is_active=True)
     on_duty = active.filter(on_duty=True).count()
     return [
-        Card("Jobs today", f"{day.jobs:,}", f"{day.assigned:,} assigned", _list("jobs_job")),
         Card(
-            "Needs attention", f"{attention:,}", "pending, late or paused", _list("jobs_job", needs="attention"),
+            gettext("Jobs today"),
+            f"{day.jobs:,}",
+            gettext("{assigned:,} assigned").format(assigned=day.assigned),
+            _list("jobs_job"),
+        ),
+        Card(
+            gettext("Needs attention"),
+            f"{attention:,}",
+            gettext("pending, late or paused"),
+            _list("jobs_job", needs="attention"),
             "attention" if attention else "",
         ),
-        Card("Time to assign", seconds(day.median_s), "today's median", reverse("console:reports")),
-        Card("Acceptance", percent(day.acceptance), "of today's offers", reverse("console:reports")),
-        Card("Technicians on duty", f"{on_duty:,}", f"of {active.count():,}", _list("technicians_technician")),
         Card(
-            "Lines in use", f"{in_use:,} of {lines:,}", f"{trouble:,} failed calls today",
-            _list("telephony_call"), "late" if trouble else "",
+            gettext("Time to assign"), seconds(day.median_s), gettext("today's median"), reverse("console:reports")
         ),
-        Card("Leads due", f"{leads:,}", "waiting for a line", reverse("console:leads")),
         Card(
-            "Failed messages", f"{errors:,}", f"{failed:,} failed runs since yesterday",
-            _list("outbox_message", status__exact="ERROR"), "attention" if errors or failed else "",
+            gettext("Acceptance"),
+            percent(day.acceptance),
+            gettext("of today's offers"),
+            reverse("console:reports"),
         ),
-    ]  # fmt: skip
+        Card(
+            gettext("Technicians on duty"),
+            f"{on_duty:,}",
+            gettext("of {count:,}").format(count=active.count()),
+            _list("technicians_technician"),
+        ),
+        Card(
+            gettext("Lines in use"),
+            gettext("{in_use:,} of {lines:,}").format(in_use=in_use, lines=lines),
+            gettext("{trouble:,} failed calls today").format(trouble=trouble),
+            _list("telephony_call"),
+            "late" if trouble else "",
+        ),
+        Card(gettext("Leads due"), f"{leads:,}", gettext("waiting for a line"), reverse("console:leads")),
+        Card(
+            gettext("Failed messages"),
+            f"{errors:,}",
+            gettext("{failed:,} failed runs since yesterday").format(failed=failed),
+            _list("outbox_message", status__exact="ERROR"),
+            "attention" if errors or failed else "",
+        ),
+    ]
 
 
 def charts(organization: Organization) -> list[Chart]:
@@ -89,12 +116,12 @@ def charts(organization: Organization) -> list[Chart]:
     days = build_report(organization, today - timedelta(days=DAYS - 1), today).days
     names = [figures.name for figures in days]
     waits = [
-        ("median", "calling", [figures.median_s for figures in days]),
-        ("90th pct.", "late", [figures.p90_s for figures in days]),
+        (gettext("median"), "calling", [figures.median_s for figures in days]),
+        (gettext("90th pct."), "late", [figures.p90_s for figures in days]),
     ]
     return [
-        bar_chart("Jobs", names, [figures.jobs for figures in days], lambda value: f"{value:g}"),
-        line_chart("Time to assign", names, waits, lambda value: seconds(value), times=True),
+        bar_chart(gettext("Jobs"), names, [figures.jobs for figures in days], lambda value: f"{value:g}"),
+        line_chart(gettext("Time to assign"), names, waits, lambda value: seconds(value), times=True),
     ]
 
 

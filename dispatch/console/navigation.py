@@ -6,15 +6,19 @@ from typing import Any
 
 from django.contrib import admin
 from django.urls import reverse
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+
+from dispatch.core.languages import mark
 
 GROUPS: dict[str, dict[str, str]] = {
-    "Work": {
+    mark("Work"): {
         "jobs.Job": "work",
         "jobs.Submission": "inbox",
         "notifications.Notification": "notifications",
         "notifications.Alert": "notification_important",
     },
-    "Field": {
+    mark("Field"): {
         "technicians.Technician": "engineering",
         "technicians.Skill": "construction",
         "jobs.ServiceType": "home_repair_service",
@@ -22,7 +26,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "jobs.PublicForm": "dynamic_form",
         "jobs.CustomerTextPolicy": "chat",
     },
-    "Phone": {
+    mark("Phone"): {
         "telephony.Call": "call",
         "telephony.InboundCall": "call_received",
         "telephony.Text": "sms",
@@ -31,7 +35,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "capacity.DispatchPool": "stacks",
         "capacity.ProviderAccount": "cell_tower",
     },
-    "Leads": {
+    mark("Leads"): {
         "leads.Lead": "contact_phone",
         "leads.Campaign": "campaign",
         "leads.LeadDispatch": "toggle_on",
@@ -44,13 +48,13 @@ GROUPS: dict[str, dict[str, str]] = {
         "leads.DoNotCallEverywhere": "block",
         "leads.EngineSwitch": "power_settings_new",
     },
-    "Outbox": {
+    mark("Outbox"): {
         "outbox.MessageGroup": "list_alt",
         "outbox.Message": "outbox",
         "outbox.Endpoint": "webhook",
         "outbox.QuarantinedPointer": "report",
     },
-    "Schedules": {
+    mark("Schedules"): {
         "schedules.Schedule": "event_repeat",
         "schedules.Run": "play_circle",
         "schedules.BulkImport": "upload_file",
@@ -58,7 +62,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "schedules.ConcurrencyLimit": "low_priority",
         "schedules.ScheduleFeed": "calendar_month",
     },
-    "People": {
+    mark("People"): {
         "accounts.Organization": "apartment",
         "accounts.Membership": "badge",
         "accounts.User": "person",
@@ -68,7 +72,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "accounts.RetentionRule": "auto_delete",
         "accounts.OrganizationLimits": "speed",
     },
-    "Notifications": {
+    mark("Notifications"): {
         "notifications.Route": "alt_route",
         "notifications.EscalationPolicy": "escalator_warning",
         "notifications.AlertChannel": "forum",
@@ -84,9 +88,7 @@ def sidebar(request: Any) -> list[dict[str, Any]]:
     for title, entries in GROUPS.items():
         items = [
             {
-                "title": str(registered[label].model._meta.verbose_name_plural)
-                .capitalize()
-                .replace("Api ", "API "),
+                "title": capfirst(registered[label].model._meta.verbose_name_plural),
                 "icon": icon,
                 "link": reverse(f"admin:{label.lower().replace('.', '_')}_changelist"),
             }
@@ -94,15 +96,21 @@ def sidebar(request: Any) -> list[dict[str, Any]]:
             if label in registered and registered[label].has_view_permission(request)
         ]
         if title == "People" and request.user.administered_organization_ids():
-            items.append({"title": "Personal data", "icon": "privacy_tip", "link": reverse("personal_data")})
-            items.append({"title": "Audit log", "icon": "history", "link": reverse("audit_log")})
+            items.append(
+                {"title": gettext("Personal data"), "icon": "privacy_tip", "link": reverse("personal_data")}
+            )
+            items.append({"title": gettext("Audit log"), "icon": "history", "link": reverse("audit_log")})
         if title == "Notifications":
             items.append(
-                {"title": "Notification settings", "icon": "tune", "link": reverse("console:notification_choices")}
+                {
+                    "title": gettext("Notification settings"),
+                    "icon": "tune",
+                    "link": reverse("console:notification_choices"),
+                }
             )
         if items:
-            groups.append({"title": title, "separator": bool(groups), "items": items})
+            groups.append({"title": gettext(title), "separator": bool(groups), "items": items})
     if request.user.is_superuser:
-        queues = {"title": "RQ queues", "icon": "queue", "link": reverse("django_rq:home")}
-        groups.append({"title": "System", "separator": True, "items": [queues]})
+        queues = {"title": gettext("RQ queues"), "icon": "queue", "link": reverse("django_rq:home")}
+        groups.append({"title": gettext("System"), "separator": True, "items": [queues]})
     return groups

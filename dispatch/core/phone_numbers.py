@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import phonenumbers
-from phonenumber_field.phonenumber import PhoneNumber
+from phonenumber_field.phonenumber import PhoneNumber, to_python
 
 from dispatch.core.languages import gettext as _
 
@@ -37,6 +37,12 @@ def parse_phone(text: str, region: str) -> PhoneNumber:
     if not number.is_valid():
         raise InvalidPhone(_explain(text.strip()))
     return number
+
+
+def format_national(phone: object) -> str:
+    """Format a valid number as people of its country write it; return a short code or a name as it is."""
+    number = to_python(str(phone))
+    return str(number.as_national) if isinstance(number, PhoneNumber) and number.is_valid() else str(phone)
 
 
 def _explain(text: str) -> str:

@@ -11,6 +11,7 @@ pages translate it: `mark_stored` registers the sentence's form, and `translate_
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import cache, cached_property
 
 from dispatch.core import languages
@@ -21,7 +22,7 @@ MAX_LENGTH = 1000
 NESTED = frozenset(
     {
         "reason", "why", "news", "error", "reason_text", "news_text", "now", "also", "did", "effect", "then",
-        "description", "message",
+        "description", "message", "fault",
     }
 )  # fmt: skip
 # Places for names, which may hold a registered word instead, such as "the technician".
@@ -29,6 +30,7 @@ NAMES = frozenset({"actor", "technician", "customer", "who", "what"})
 NUMBERS = frozenset({"id", "number", "count", "minutes", "seconds", "code", "status", "most"})
 _PLACE = re.compile(r"\{(\w+)\}")
 _forms: dict[str, Form] = {}
+_readers: list[Callable[[str], str | None]] = []
 _ordered: list[Form] = []  # the forms with places; empty: to be sorted
 
 
@@ -66,6 +68,12 @@ def mark_stored(sentence: str) -> str:
     return sentence
 
 
+def register_reader(reader: Callable[[str], str | None]) -> None:
+    """Register a function that translates texts of no form; it returns None for one that it does not know."""
+    if reader not in _readers:
+        _readers.append(reader)
+
+
 def translate_stored(text: str) -> str:
     """Return a stored sentence in the active language. One of an unknown form stays in English."""
     if languages.is_english() or not text or len(text) > MAX_LENGTH:
@@ -96,7 +104,7 @@ def _translate(text: str, depth: int) -> str:
     for form in list(_ordered):
         if text.startswith(form.head) and (match := form.pattern.fullmatch(text)):
             return languages.gettext(form.sentence).format(**_translate_values(match, depth))
-    return text
+    return next((read for reader in _readers if (read := reader(text)) is not None), text)
 
 
 def _translate_values(match: re.Match[str], depth: int) -> dict[str, str]:

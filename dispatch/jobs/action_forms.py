@@ -103,7 +103,7 @@ class ActionForm(forms.Form):
         if action is Action.ASSIGN:
             technicians = Technician.objects.of(job.organization_id).filter(is_active=True).order_by("name")
             self.fields["technician"] = forms.ModelChoiceField(
-                queryset=technicians, empty_label=_("Choose a technician")
+                queryset=technicians, label=_("Technician"), empty_label=_("Choose a technician")
             )
             self.fields["confirm_unfit"] = forms.BooleanField(
                 required=False,

@@ -9,6 +9,8 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from dispatch.core import clock
+from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.jobs.models import Candidate, Job, Offer
 
 # tone → Material symbol
@@ -24,13 +26,13 @@ SHAPES = {
 
 # `Job.waiting_for` → the badge, shorter than the label of the choice.
 WAITING_WORDS: dict[str, str] = {
-    Job.WaitingFor.LINE: "Waiting for a line",
-    Job.WaitingFor.TECHNICIAN: "Waiting for a technician",
-    Job.WaitingFor.PROVIDER: "Phone provider not responding",
-    Job.WaitingFor.ACCOUNT: "Account refused by the phone provider",
-    Job.WaitingFor.SPEND_CAP: "Daily spending cap reached",
-    Job.WaitingFor.QUIET_HOURS: "Waiting for the end of quiet hours",
-    Job.WaitingFor.WINDOW: "Waiting for its arrival window",
+    Job.WaitingFor.LINE: mark("Waiting for a line"),
+    Job.WaitingFor.TECHNICIAN: mark("Waiting for a technician"),
+    Job.WaitingFor.PROVIDER: mark("Phone provider not responding"),
+    Job.WaitingFor.ACCOUNT: mark("Account refused by the phone provider"),
+    Job.WaitingFor.SPEND_CAP: mark("Daily spending cap reached"),
+    Job.WaitingFor.QUIET_HOURS: mark("Waiting for the end of quiet hours"),
+    Job.WaitingFor.WINDOW: mark("Waiting for its arrival window"),
 }
 
 
@@ -50,12 +52,12 @@ def job_badge(job: Job) -> SafeString:
         return badge("attention", job.get_pending_reason_display())
     if job.status == Job.Status.DISPATCHING:
         if job.paused_at is not None:
-            return badge("waiting", "Paused")
+            return badge("waiting", _("Paused"))
         if job.waiting_for == Job.WaitingFor.ANSWER:
-            return badge("calling", "Calling")
+            return badge("calling", _("Calling"))
         if job.waiting_for in WAITING_WORDS:
-            return badge("waiting", WAITING_WORDS[job.waiting_for])
-        return badge("calling", "Dispatching")
+            return badge("waiting", _(WAITING_WORDS[job.waiting_for]))
+        return badge("calling", _("Dispatching"))
     if job.late_words:
         return badge("late", job.late_words)
     tone = {Job.Status.ASSIGNED: "good", Job.Status.COMPLETED: "good"}.get(Job.Status(job.status), "off")
@@ -65,9 +67,9 @@ def job_badge(job: Job) -> SafeString:
 def offer_badge(offer: Offer) -> SafeString:
     """Return the badge of an offer: calling, missed but still open, or its outcome."""
     tones = {"pending": "calling", "accepted": "good", "rescinded": "off"}
-    words = "Calling" if offer.status == Offer.Status.PENDING else offer.get_status_display()
+    words = _("Calling") if offer.status == Offer.Status.PENDING else offer.get_status_display()
     if offer.status == Offer.Status.PENDING and offer.missed_at:
-        return badge("waiting", "Missed call, can still reply")
+        return badge("waiting", _("Missed call, can still reply"))
     return badge(tones.get(offer.status, "late"), words)
 
 
@@ -84,14 +86,15 @@ def relative_time(moment: datetime | None, zone: str) -> SafeString | str:
         return "—"
     seconds = max(0, int((clock.now() - moment).total_seconds()))
     if seconds < 60:
-        words = f"{seconds} s ago"
+        span = f"{seconds} s"
     elif seconds < 3600:
-        words = f"{seconds // 60} min ago"
+        span = f"{seconds // 60} min"
     elif seconds < 86_400:
         minutes = seconds % 3600 // 60
-        words = f"{seconds // 3600} h {minutes} min ago" if minutes else f"{seconds // 3600} h ago"
+        span = f"{seconds // 3600} h {minutes} min" if minutes else f"{seconds // 3600} h"
     else:
-        words = f"{seconds // 86_400} d ago"
+        span = f"{seconds // 86_400} d"
+    words = _("{span} ago").format(span=span)
     return format_html(
         '<time datetime="{}" title="{}">{}</time>', moment.isoformat(), exact_time(moment, zone), words
     )

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from django.conf import settings
 
+from dispatch.core.languages import mark
 from dispatch.core.privacy import retention
 from dispatch.jobs.models import Job, Submission
 
@@ -32,6 +33,6 @@ def register() -> None:
         "jobs",
         JOB_DAYS,
         delete_ended_jobs,
-        label="Ended jobs and their forms",
+        label=mark("Ended jobs and their forms"),
         shortest_days=settings.IDEMPOTENCY_KEEP_DAYS,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from dispatch.core.languages import mark
 from dispatch.core.privacy import retention
 from dispatch.leads.models import Lead
 from dispatch.leads.services import recordings
@@ -25,5 +26,5 @@ def delete_leads(organization_id: int, before: datetime, limit: int) -> int:
 
 def register() -> None:
     """Register the retention rules of leads and recordings."""
-    retention.register("recordings", RECORDING_DAYS, recordings.delete_unused, label="Unused recordings")
-    retention.register("leads", LEAD_DAYS, delete_leads, label="Leads", shortest_days=MIN_DAYS)
+    retention.register("recordings", RECORDING_DAYS, recordings.delete_unused, label=mark("Unused recordings"))
+    retention.register("leads", LEAD_DAYS, delete_leads, label=mark("Leads"), shortest_days=MIN_DAYS)

@@ -19,7 +19,7 @@ from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedJSONField, EncryptedTextField
-from dispatch.core.languages import mark
+from dispatch.core.languages import gettext, mark
 
 DEFAULT_GROUP = "default"
 DEFAULT_SEQUENCE = 99
@@ -259,7 +259,7 @@ class PortalLink(OwnedModel):
         ]
 
     def __str__(self) -> str:
-        return self.label or f"portal link {self.pk}"
+        return self.label or gettext("portal link {id}").format(id=self.pk)
 
 
 class EventType(OwnedModel):
@@ -557,7 +557,7 @@ class Attempt(OwnedModel):
         ordering = ["id"]
 
     def __str__(self) -> str:
-        return f"{self.message_id} #{self.number} {self.outcome}"
+        return f"{self.message_id} #{self.number}: {self.get_outcome_display()}"
 
 
 class PoolGate(models.Model):

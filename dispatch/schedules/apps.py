@@ -2,6 +2,8 @@
 
 from django.apps import AppConfig
 
+from dispatch.core.languages import mark
+
 
 class SchedulesConfig(AppConfig):
     """Register kinds, checks, metrics, retention rules and the personal-data handler at startup."""
@@ -24,10 +26,12 @@ class SchedulesConfig(AppConfig):
         # When Redis loses its data, it also loses the messages on its queues.
         generation.on_lost(reconciliation.resend_all)
         personal_data.register("schedules", PART)
-        retention.register("runs", run_retention.RUN_DAYS, run_retention.delete_expired_runs, label="Ended runs")
+        retention.register(
+            "runs", run_retention.RUN_DAYS, run_retention.delete_expired_runs, label=mark("Ended runs")
+        )
         retention.register(
             "schedules",
             run_retention.SCHEDULE_DAYS,
             run_retention.delete_expired_schedules,
-            label="Schedules without runs",
+            label=mark("Schedules without runs"),
         )

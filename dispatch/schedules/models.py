@@ -17,7 +17,7 @@ from accounts.models import validate_time_zone
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedJSONField
-from dispatch.core.languages import mark
+from dispatch.core.languages import gettext, mark, ngettext
 from dispatch.schedules import exclusion_cache
 from dispatch.schedules.rules import jitter, recurrence
 from dispatch.schedules.rules.exclusions import Exclusions
@@ -393,7 +393,7 @@ class Run(OwnedModel):
         ]
 
     def __str__(self) -> str:
-        return f"run {self.pk}"
+        return gettext("run {id}").format(id=self.pk)
 
     @property
     def state_label(self) -> str:
@@ -455,7 +455,7 @@ class BulkImport(OwnedModel):
         ]
 
     def __str__(self) -> str:
-        return f"{self.total} schedules"
+        return ngettext("{count} schedule", "{count} schedules", self.total).format(count=self.total)
 
 
 class BulkPart(models.Model):

@@ -12,6 +12,7 @@ from accounts.models import validate_own_voice, validate_time_zone
 from accounts.scoping import OwnedModel
 from accounts.speech_fields import own_language, own_voice
 from dispatch.core import clock
+from dispatch.core.languages import gettext
 from dispatch.technicians.fields import WeekSpansField
 from dispatch.technicians.h3_cells import cell_of
 
@@ -123,7 +124,8 @@ class Technician(OwnedModel):
     def workload_words(self) -> str:
         """The open jobs against the limit, such as "1 of 2, 3 later"."""
         later = self.open_jobs_later
-        return f"{self.open_jobs - later} of {self.max_open_jobs}" + (f", {later} later" if later else "")
+        words = gettext("{jobs} of {most}").format(jobs=self.open_jobs - later, most=self.max_open_jobs)
+        return gettext("{words}, {later} later").format(words=words, later=later) if later else words
 
     def clean(self) -> None:
         if self.organization_id is not None:

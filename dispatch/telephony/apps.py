@@ -14,7 +14,7 @@ class TelephonyConfig(AppConfig):
         from dispatch.capacity.lease_reconciliation import register_open_call_reader
         from dispatch.core.privacy.personal_data import register
         from dispatch.core.runtime import reachability
-        from dispatch.telephony import checks, history, metrics, number_check_calls, retention  # noqa: F401  (some register themselves)
+        from dispatch.telephony import checks, error_texts, history, metrics, number_check_calls, retention  # noqa: F401  (some register themselves)
         from dispatch.telephony.personal import PART
         from dispatch.telephony.providers import NAMES, probe_server
         from dispatch.telephony.services import spend_caps

@@ -18,6 +18,8 @@ from django.core.exceptions import ImproperlyConfigured
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock
 from dispatch.core.db import prepared
+from dispatch.core.languages import gettext
+from dispatch.core.stored_texts import mark_stored
 from dispatch.telephony import providers
 from dispatch.telephony.models import NumberHealthPolicy, Text
 
@@ -44,6 +46,11 @@ WHERE c.requested_at > %(oldest)s AND c.ended_at IS NOT NULL AND c.sid IS NOT NU
 GROUP BY 1, 2, 3, 4
 """
 
+# Why a number rests.
+MANY_BLOCKED = mark_stored("carriers blocked {number} of {count} calls")
+MANY_FAILED = mark_stored("{number} of {count} calls failed")
+FEW_ANSWERED = mark_stored("only {number} of {count} calls were answered")
+
 
 @dataclass(frozen=True)
 class TextHealth:
@@ -61,11 +68,13 @@ class TextHealth:
     def describe(self) -> str:
         """Describe the texts in a phrase for the number's page."""
         if not self.texts:
-            return "no texts lately"
+            return gettext("no texts lately")
         if not self.blocked:
-            return f"none of the latest {self.texts} texts was blocked"
+            return gettext("none of the latest {count} texts was blocked").format(count=self.texts)
         codes = ", ".join(f"{code}: {count}" for code, count in sorted(self.blocked.items()))
-        return f"{sum(self.blocked.values())} of the latest {self.texts} texts were blocked (error {codes})"
+        return gettext("{blocked} of the latest {count} texts were blocked (error {codes})").format(
+            blocked=sum(self.blocked.values()), count=self.texts, codes=codes
+        )
 
 
 @dataclass(frozen=True)
@@ -86,21 +95,20 @@ class CallHealth:
         if self.calls < policy.min_calls:
             return ""
         if self.blocked * 100 > self.calls * policy.max_blocked_percent:
-            return f"carriers blocked {self.blocked} of {self.calls} calls"
+            return MANY_BLOCKED.format(number=self.blocked, count=self.calls)
         if self.failed * 100 > self.calls * policy.max_error_percent:
-            return f"{self.failed} of {self.calls} calls failed"
+            return MANY_FAILED.format(number=self.failed, count=self.calls)
         if self.answered * 100 < self.calls * policy.min_answer_percent:
-            return f"only {self.answered} of {self.calls} calls were answered"
+            return FEW_ANSWERED.format(number=self.answered, count=self.calls)
         return ""
 
     def describe(self) -> str:
         """Describe the calls in a phrase for the number's page."""
         if not self.calls:
-            return "no ended calls lately"
-        return (
-            f"{self.answered} of {self.calls} calls answered, {self.failed} failed, "
-            f"{self.blocked} blocked by carriers"
-        )
+            return gettext("no ended calls lately")
+        return gettext(
+            "{answered} of {count} calls answered, {failed} failed, {blocked} blocked by carriers"
+        ).format(answered=self.answered, count=self.calls, failed=self.failed, blocked=self.blocked)
 
 
 def policy_of(organization_id: int) -> NumberHealthPolicy:

@@ -6,6 +6,7 @@ from datetime import datetime
 
 from django.db.models import QuerySet
 
+from dispatch.core.languages import mark
 from dispatch.core.privacy import retention
 from dispatch.telephony.models import Call, CallEvent, InboundCall, Text
 
@@ -48,6 +49,6 @@ def _first(rows: QuerySet, limit: int) -> list[int]:
 
 def register() -> None:
     """Register the retention rules of telephony."""
-    retention.register("calls", CALL_DAYS, delete_calls, label="Calls", shortest_days=MIN_DAYS)
-    retention.register("texts", TEXT_DAYS, delete_texts, label="Texts")
-    retention.register("provider_payloads", PAYLOAD_DAYS, delete_payloads, label="Provider events of calls")
+    retention.register("calls", CALL_DAYS, delete_calls, label=mark("Calls"), shortest_days=MIN_DAYS)
+    retention.register("texts", TEXT_DAYS, delete_texts, label=mark("Texts"))
+    retention.register("provider_payloads", PAYLOAD_DAYS, delete_payloads, label=mark("Provider events of calls"))

@@ -10,11 +10,12 @@ from django.http import HttpRequest, HttpResponse
 from unfold.decorators import display
 
 from accounts.admin.base import OwnedAdmin
+from dispatch.core.labels import BadgeColors, label, translate_label
 from notifications.models import PushSubscription
 from notifications.services import push_health, push_subscriptions
 
 # Words of a badge → its color in the admin theme.
-STATES = {"Works": "success", "Fails": "danger", "No notification yet": "info"}
+STATES = BadgeColors({"Works": "success", "Fails": "danger", "No notification yet": "info"})
 
 
 @admin.register(PushSubscription)
@@ -36,15 +37,15 @@ class PushSubscriptionAdmin(OwnedAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).defer("endpoint", "keys")
 
-    @display(description="person")
+    @display(description=label("person"))
     def owner(self, row: PushSubscription) -> str:
         return str(row.user or row.technician)
 
-    @display(description="state", label=STATES)
+    @display(description=label("state"), label=STATES)
     def state(self, row: PushSubscription) -> str:
         if row.error:
-            return "Fails"
-        return "Works" if row.tried_at else "No notification yet"
+            return translate_label("Fails")
+        return translate_label("Works") if row.tried_at else translate_label("No notification yet")
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return list(self.fields)

@@ -11,6 +11,8 @@ from django.db import transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 
@@ -18,11 +20,12 @@ from accounts.admin.base import OwnedAdmin, OwnedForm
 from accounts.tenancy import user_of
 from dispatch.core import events
 from dispatch.core.api.problems import Conflict
+from dispatch.core.labels import BadgeColors, label, translate_label
 from notifications.channels import kinds
 from notifications.models import AlertChannel
 from notifications.services import chat_channels
 
-STATES = {"Works": "success", "Fails": "warning", "Stopped": "danger"}
+STATES = BadgeColors({"Works": "success", "Fails": "warning", "Stopped": "danger"})
 ENTRY = "entry_"
 
 
@@ -57,9 +60,9 @@ def form_of(kind: kinds.ChannelKind) -> type[ChannelForm]:
     fields: dict[str, Any] = {"entry_kind": kind.value, "__module__": __name__}
     for field in kind.fields:
         widget = UnfoldAdminPasswordWidget if field.is_secret else UnfoldAdminTextInputWidget
-        about = f"{field.help} {field.more_help}".strip()
+        about = " ".join(gettext(text) for text in (field.help, field.more_help) if text)
         fields[ENTRY + field.name] = forms.CharField(
-            label=field.label, help_text=about, required=field.is_required, initial=field.initial,
+            label=gettext(field.label), help_text=about, required=field.is_required, initial=field.initial,
             max_length=kinds.MAX_ENTERED, widget=widget(attrs={"autocomplete": "new-password"}),
         )  # fmt: skip
     return type("NewChannelForm", (ChannelForm,), fields)
@@ -80,13 +83,13 @@ class AlertChannelAdmin(OwnedAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).filter(user=None, removed_at=None).defer("config")
 
-    @display(description="state", label=STATES)
+    @display(description=label("state"), label=STATES)
     def state(self, row: AlertChannel) -> str:
         if row.stopped_at:
-            return "Stopped"
+            return translate_label("Stopped")
         if row.error:
-            return "Fails"
-        return "Works" if row.tried_at else "No message yet"
+            return translate_label("Fails")
+        return translate_label("Works") if row.tried_at else translate_label("No message yet")
 
     # --- forms
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
@@ -96,7 +99,7 @@ class AlertChannelAdmin(OwnedAdmin):
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
-            "title": "Add a team channel",
+            "title": gettext("Add a team channel"),
             "kinds": list(kinds.offered_kinds().values()),
         }
         return TemplateResponse(request, "admin/notifications/alertchannel/choose.html", context)
@@ -140,7 +143,7 @@ class AlertChannelAdmin(OwnedAdmin):
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         chat_channels.remove_channel(obj, actor=request.actor)
 
-    @admin.action(description="Send a test message", permissions=["change"])
+    @admin.action(description=_("Send a test message"), permissions=["change"])
     def send_test(self, request: HttpRequest, queryset: QuerySet) -> None:
         for row in queryset:
             self._test(request, row)
@@ -151,4 +154,7 @@ class AlertChannelAdmin(OwnedAdmin):
         except chat_channels.TestRefused as error:
             messages.warning(request, f"{row}: {error}")
         else:
-            messages.success(request, f"{row}: a test message is on its way. The state shows the result.")
+            messages.success(
+                request,
+                gettext("{row}: a test message is on its way. The state shows the result.").format(row=row),
+            )

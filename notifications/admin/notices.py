@@ -16,12 +16,15 @@ from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.utils import formats, timezone
 from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
 from accounts.tenancy import user_of
 from dispatch.core import events
+from dispatch.core.labels import label, translate_label
 from notifications import rules, services
 from notifications.models import (
     Alert,
@@ -37,12 +40,17 @@ from notifications.services import alert_reach
 from notifications.services.preferences import default_steps
 
 # Words of a badge → its color in the admin theme.
-LEVEL_COLORS = {Level.CRITICAL.label: "danger", Level.TOAST.label: "info"}
-WAYS_TO_ACKNOWLEDGE = {"app": "in the browser", "phone": "by phone", "text": "by text", "link": "by link"}
+LEVEL_COLORS = {Level.CRITICAL: "danger", Level.TOAST: "info"}
+WAYS_TO_ACKNOWLEDGE = {
+    "app": _("in the browser"),
+    "phone": _("by phone"),
+    "text": _("by text"),
+    "link": _("by link"),
+}
 STATE_COLORS = {
-    Alert.Status.OPEN.label: "danger",
-    Alert.Status.ACKNOWLEDGED.label: "info",
-    Alert.Status.SETTLED.label: "success",
+    Alert.Status.OPEN: "danger",
+    Alert.Status.ACKNOWLEDGED: "info",
+    Alert.Status.SETTLED: "success",
 }
 
 
@@ -79,26 +87,26 @@ class NotificationAdmin(OwnedAdmin):
         rows = super().get_queryset(request)
         return rows if request.user.is_superuser else rows.filter(user=request.user)
 
-    @display(description="level", label=LEVEL_COLORS, ordering="level")
-    def shown_level(self, row: Notification) -> str:
-        return row.get_level_display()
+    @display(description=label("level"), label=LEVEL_COLORS, ordering="level")
+    def shown_level(self, row: Notification) -> tuple[str, str]:
+        return row.level, row.get_level_display()
 
-    @display(description="state")
+    @display(description=label("state"))
     def state(self, row: Notification) -> str:
         if row.settled_at:
             return row.settled_how
         if row.acknowledged_at:
-            return f"Acknowledged by {row.acknowledged_by or 'someone'}"
+            return gettext("Acknowledged by {person}").format(person=row.acknowledged_by or gettext("someone"))
         if row.is_open_alert:
-            return "Waiting for acknowledgment"
-        return "Read" if row.read_at else "Unread"
+            return gettext("Waiting for acknowledgment")
+        return gettext("Read") if row.read_at else gettext("Unread")
 
-    @admin.action(description="Acknowledge for everyone", permissions=["act"])
+    @admin.action(description=_("Acknowledge for everyone"), permissions=["act"])
     def acknowledge(self, request: HttpRequest, queryset: QuerySet) -> None:
         for row in queryset.filter(user=request.user):
             services.acknowledge(row.pk, user=user_of(request), actor=request.actor)
 
-    @admin.action(description="Mark as read", permissions=["act"])
+    @admin.action(description=_("Mark as read"), permissions=["act"])
     def mark_read(self, request: HttpRequest, queryset: QuerySet) -> None:
         own = queryset.filter(user=request.user)
         for organization_id in set(own.order_by().values_list("organization_id", flat=True)):
@@ -139,48 +147,56 @@ class AlertAdmin(OwnedAdmin):
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).annotate(reached=Count("notifications__deliveries"))
 
-    @display(description="state", label=STATE_COLORS)
+    @display(description=label("state"), label=STATE_COLORS)
     def state(self, alert: Alert) -> str:
         return alert.get_status_display()
 
-    @display(description="acknowledged via", ordering="acknowledged_via")
+    @display(description=label("acknowledged via"), ordering="acknowledged_via")
     def acknowledged_how(self, alert: Alert) -> str:
         return WAYS_TO_ACKNOWLEDGE.get(alert.acknowledged_via, alert.acknowledged_via).capitalize() or "—"
 
-    @display(description="deliveries", ordering="reached")
+    @display(description=label("deliveries"), ordering="reached")
     def delivery_count(self, alert: Any) -> int:
         return int(alert.reached)
 
-    @display(description="about")
+    @display(description=label("about"))
     def about(self, alert: Alert) -> str:
-        words = f"{alert.subject_type} {alert.subject_id}".capitalize()
+        words = f"{translate_label(alert.subject_type)} {alert.subject_id}".capitalize()
         address = path_to(alert)
         link = '<a class="text-primary-600 dark:text-primary-500" href="{}">{}</a>'
         return format_html(link, address, words) if address else words
 
-    @display(description="acknowledged")
+    @display(description=label("acknowledged"))
     def acknowledgement(self, alert: Alert) -> str:
         if alert.acknowledged_at is None:
-            return "Not acknowledged"
+            return gettext("Not acknowledged")
         how = WAYS_TO_ACKNOWLEDGE.get(alert.acknowledged_via, "")
         return f"By {alert.acknowledged_by or 'someone'} {how}, {_format_moment(alert.acknowledged_at)}".replace(
             " ,", ","
         )
 
-    @display(description="resolved")
+    @display(description=label("resolved"))
     def settled(self, alert: Alert) -> str:
-        return f"{alert.settled_how}, {_format_moment(alert.settled_at)}" if alert.settled_at else "Not resolved"
+        return (
+            f"{alert.settled_how}, {_format_moment(alert.settled_at)}"
+            if alert.settled_at
+            else gettext("Not resolved")
+        )
 
-    @display(description="next step")
+    @display(description=label("next step"))
     def next_step(self, alert: Alert) -> str:
         if alert.returns_at is not None:
-            return f"opens again at {_format_moment(alert.returns_at)} if nothing happens"
+            return gettext("opens again at {moment} if nothing happens").format(
+                moment=_format_moment(alert.returns_at)
+            )
         if alert.next_action_at is None:
-            return f"None. Repeated {_times(alert.repeats)}."
+            return gettext("None. Repeated {times}.").format(times=_times(alert.repeats))
         step_at = _format_moment(alert.next_action_at)
-        return f"Step {alert.step + 1} at {step_at}. Repeated {_times(alert.repeats)} so far."
+        return gettext("Step {number} at {moment}. Repeated {times} so far.").format(
+            number=alert.step + 1, moment=step_at, times=_times(alert.repeats)
+        )
 
-    @display(description="deliveries")
+    @display(description=label("deliveries"))
     def delivery_list(self, alert: Alert) -> str:
         """List the recipients, each with the channel and the status of the delivery."""
         rows = Delivery.objects.filter(notification__alert=alert)
@@ -190,7 +206,7 @@ class AlertAdmin(OwnedAdmin):
             for row in rows.order_by("pk")
         ]
         items = format_html_join("", "<li>{} {}: {}, {}</li>", lines)
-        return format_html("<ul>{}</ul>", items) if lines else "Nobody yet"
+        return format_html("<ul>{}</ul>", items) if lines else gettext("Nobody yet")
 
 
 def _format_moment(moment: datetime | None) -> str:
@@ -200,11 +216,11 @@ def _format_moment(moment: datetime | None) -> str:
 
 def _recipient(row: Delivery) -> str:
     """Return the person, or the team's channel."""
-    return str(row.notification.user or f"team channel {row.destination}")
+    return str(row.notification.user or gettext("team channel {destination}").format(destination=row.destination))
 
 
 def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count} times"
+    return gettext("once") if count == 1 else gettext("{count} times").format(count=count)
 
 
 def _how(row: Delivery) -> str:
@@ -221,13 +237,16 @@ def describe_reach(request: HttpRequest, row: Any) -> str:
 class KindForm(OwnedForm):
     """Choose an event kind by its label."""
 
-    kind = forms.ChoiceField(widget=UnfoldAdminSelectWidget)
+    kind = forms.ChoiceField(label=_("Kind"), widget=UnfoldAdminSelectWidget)
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         if "kind" in self.fields:
             field: Any = self.fields["kind"]
-            field.choices = [(rule.kind, f"{rule.label} ({rule.level})") for rule in rules.TABLE]
+            field.choices = [
+                (rule.kind, f"{gettext(rule.label)} ({translate_label(Level(rule.level).label).lower()})")
+                for rule in rules.TABLE
+            ]
 
 
 class AuditedAdmin(OwnedAdmin):
@@ -269,15 +288,23 @@ class RouteAdmin(AuditedAdmin):
 def installed_plan() -> str:
     """Describe the escalation plan that applies if the organization has not configured one."""
     steps = [
-        f"{number}. {EscalationStep.Audience(step.audience).label.lower()} after {step.after_s} s"
-        + (f", {step.spacing_s} s between people" if step.spacing_s else "")
+        gettext("{number}. {people} after {seconds} s").format(
+            number=number,
+            people=translate_label(EscalationStep.Audience(step.audience).label).lower(),
+            seconds=step.after_s,
+        )
+        + (gettext(", {seconds} s between people").format(seconds=step.spacing_s) if step.spacing_s else "")
         for number, step in enumerate(default_steps(), start=1)
     ]
-    return (
-        f"Empty fields use the defaults of this installation: repeat every {settings.ALERT_REPEAT_S} s; "
-        f"{'; '.join(steps)}; start over after {settings.ALERT_AGAIN_AFTER_S} s; "
-        f"an acknowledged alert returns after {settings.ALERT_RETURN_AFTER_S} s. "
-        "If you add steps, they replace all default steps."
+    return gettext(
+        "Empty fields use the defaults of this installation: repeat every {repeat} s; {steps}; start over after "
+        "{again} s; an acknowledged alert returns after {returns} s. If you add steps, they replace all default "
+        "steps."
+    ).format(
+        repeat=settings.ALERT_REPEAT_S,
+        steps="; ".join(steps),
+        again=settings.ALERT_AGAIN_AFTER_S,
+        returns=settings.ALERT_RETURN_AFTER_S,
     )
 
 

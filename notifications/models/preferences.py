@@ -7,6 +7,7 @@ from django.db.models import Q
 from accounts.models import User
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool
+from dispatch.core.languages import gettext
 from notifications import rules
 from notifications.models.notifications import Level
 
@@ -35,7 +36,7 @@ class Preference(OwnedModel):
 
     def __str__(self) -> str:
         rule = rules.BY_KIND.get(self.kind)
-        return rule.label if rule else self.kind
+        return gettext(rule.label) if rule else self.kind
 
 
 class Route(OwnedModel):
@@ -61,7 +62,7 @@ class Route(OwnedModel):
 
     def __str__(self) -> str:
         rule = rules.BY_KIND.get(self.kind)
-        return rule.label if rule else self.kind
+        return gettext(rule.label) if rule else self.kind
 
     def clean(self) -> None:
         rule = rules.BY_KIND.get(self.kind)
@@ -113,7 +114,7 @@ class EscalationPolicy(OwnedModel):
         constraints = [models.UniqueConstraint(fields=["organization"], name="one_escalation_policy")]
 
     def __str__(self) -> str:
-        return f"Escalation policy of {self.organization}"
+        return gettext("Escalation policy of {organization}").format(organization=self.organization)
 
     def clean(self) -> None:
         if self.repeat_s is not None and self.repeat_s < 10:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from accounts.alert_phones import USABLE, with_alert_phone
 from accounts.models import Membership
+from dispatch.core.languages import gettext, mark
 
 MAX_NAMED = 10
 
@@ -20,16 +21,17 @@ class AlertReach:
     def describe(self) -> str:
         """Return sentences for the people who choose whom alerts reach."""
         if not self.by_phone:
-            return f"{NOBODY} {HOW}"
-        described = f"Alerts reach {_list_names(self.by_phone)} by text and call."
+            return f"{gettext(NOBODY)} {gettext(HOW)}"
+        described = gettext("Alerts reach {names} by text and call.").format(names=_list_names(self.by_phone))
         if self.by_email_only:
             others = _list_names(self.by_email_only)
-            described += f" Until they confirm a phone, alerts reach {others} only by email."
+            words = gettext("Until they confirm a phone, alerts reach {names} only by email.")
+            described += f" {words.format(names=others)}"
         return described
 
 
-NOBODY = "Alerts reach nobody by text or call: no member has a confirmed phone."
-HOW = "Each member confirms their own phone in Notification settings."
+NOBODY = mark("Alerts reach nobody by text or call: no member has a confirmed phone.")
+HOW = mark("Each member confirms their own phone in Notification settings.")
 
 
 def load_reach(organization_id: int) -> AlertReach:
@@ -50,4 +52,5 @@ def reaches_somebody(organization_id: int) -> bool:
 
 def _list_names(names: tuple[str, ...]) -> str:
     more = len(names) - MAX_NAMED
-    return ", ".join(names[:MAX_NAMED]) + (f" and {more} more" if more > 0 else "")
+    shown = ", ".join(names[:MAX_NAMED])
+    return gettext("{first} and {more:,} more").format(first=shown, more=more) if more > 0 else shown

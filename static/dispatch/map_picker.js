@@ -7,10 +7,15 @@
   function begin(picker) {
     const lat = document.getElementById("id_lat"), lng = document.getElementById("id_lng");
     if (!lat || !lng || lat.readOnly) { picker.hidden = true; return; }
-    picker.innerHTML = '<div class="map" role="application" tabindex="0" aria-label="Map of the position" aria-describedby="picker-help"></div>'
-      + '<div class="row"><button type="button" data-zoom="0.5">Zoom in</button><button type="button" data-zoom="2">Zoom out</button>'
-      + '<button type="button" data-center>Center on the pin</button><span role="status"></span></div>'
-      + '<p id="picker-help">Click to set the position. Keyboard: arrow keys move the pin (Shift: larger steps), + and − zoom.</p>';
+    picker.innerHTML = '<div class="map" role="application" tabindex="0" aria-describedby="picker-help"></div>'
+      + '<div class="row"><button type="button" data-zoom="0.5"></button><button type="button" data-zoom="2"></button>'
+      + '<button type="button" data-center></button><span role="status"></span></div>'
+      + '<p id="picker-help"></p>';
+    for (const [part, words] of [
+      ["[data-zoom='0.5']", T.get("Zoom in")], ["[data-zoom='2']", T.get("Zoom out")], ["[data-center]", T.get("Center on the pin")],
+      ["#picker-help", T.get("Click to set the position. Keyboard: arrow keys move the pin (Shift: larger steps), + and − zoom.")],
+    ]) picker.querySelector(part).textContent = words;
+    picker.querySelector(".map").setAttribute("aria-label", T.get("Map of the position"));
     const map = picker.querySelector(".map"), status = picker.querySelector("[role=status]");
     let sheet = null, requests = 0, later = 0;
 
@@ -32,7 +37,7 @@
         if (!answer.ok) throw new Error(answer.statusText);
         text = await answer.text();
       } catch {
-        if (mine === requests) status.textContent = "The map could not be loaded. The fields work without it.";
+        if (mine === requests) status.textContent = T.get("The map could not be loaded. The fields work without it.");
         return;
       }
       if (mine !== requests) return; /* superseded by a later request */
@@ -46,11 +51,12 @@
       const at = typed(), mark = map.querySelector(".pin");
       if (!mark || !sheet) return;
       mark.toggleAttribute("hidden", !at);
-      if (!at) { status.textContent = "No position yet."; return; }
+      if (!at) { status.textContent = T.get("No position yet."); return; }
       const [x, y] = toUnits(at);
       mark.setAttribute("transform", `translate(${x.toFixed(1)} ${y.toFixed(1)})`);
       const seen = x >= 0 && x <= WIDTH && y >= 0 && y <= HEIGHT;
-      status.textContent = `Latitude ${at[0].toFixed(5)}, longitude ${at[1].toFixed(5)}${seen ? "" : ", outside the map"}`;
+      const values = { lat: at[0].toFixed(5), lng: at[1].toFixed(5) };
+      status.textContent = seen ? T.get("Latitude {lat}, longitude {lng}", values) : T.get("Latitude {lat}, longitude {lng}, outside the map", values);
       return seen;
     }
 

@@ -63,4 +63,4 @@ def test_deletion_of_a_skill_lists_no_nameless_relationships() -> None:
     page = make.browser(make.admin(organization))
     shown = page.get(f"/admin/technicians/skill/{skill.pk}/delete/").content.decode()
     assert "object (" not in shown
-    assert "relationship" in shown, "counted in the summary"
+    assert "Relationships" in shown, "counted in the summary"

@@ -10,15 +10,20 @@ from string import Formatter
 
 import pytest
 
+from accounts.models import User
 from dispatch.core import languages, script_texts
+from dispatch.core.labels import translate_label
+from dispatch.telephony.models import Call
 from tests.translations import (
     CATALOGS,
     NUL,
     SCRIPT_CATALOGS,
+    compare,
     compile_catalog,
     marked_messages,
     marked_script_messages,
     read_catalog,
+    shown_labels,
 )
 
 SPANISH = {path.parts[-3]: path for path in CATALOGS}[languages.SPANISH]
@@ -62,13 +67,26 @@ def test_marked_sentence_is_translated_with_the_same_places(messages: dict[str, 
         assert form.strip()
         assert places(form) == places(singular), where
         is_upper = singular[:1].isupper() and message not in CALENDAR | ACRONYMS
-        is_digit = singular[:1].isdigit()
-        assert is_digit or form[:1].isupper() == is_upper or form[:1] in "¿{", where
+        has_no_case = singular[:1].isdigit() or singular.startswith("{")
+        assert has_no_case or form[:1].isupper() == is_upper or form[:1] in "¿{", where
 
 
-def test_catalogs_have_no_unused_sentences():
-    assert set(MESSAGES) - {""} == set(marked_messages())
-    assert set(SCRIPT_MESSAGES) - {""} == set(marked_script_messages())
+def test_catalogs_have_each_sentence_and_label_and_no_other():
+    assert compare(set(MESSAGES) - {""}, set(marked_messages()), shown_labels()) == (set(), set())
+    assert compare(set(SCRIPT_MESSAGES) - {""}, set(marked_script_messages())) == (set(), set())
+
+
+def test_label_has_the_translation_of_its_model_or_the_general_one():
+    with languages.override(languages.SPANISH):
+        assert [translate_label("Failed", model) for model in ("telephony.call", "outbox.message")] == [
+            "Fallida",
+            "Fallido",
+        ]
+        assert str(Call._meta.get_field("to_phone").verbose_name) == "teléfono de destino"
+        assert Call(status="failed").get_status_display() == "Fallida"
+        assert str(User._meta.get_field("is_active").verbose_name) == "activo"
+    assert str(Call._meta.get_field("to_phone").verbose_name) == "to phone"
+    assert Call(status="failed").get_status_display() == "Failed"
 
 
 def test_catalog_of_the_scripts_is_that_of_the_source():

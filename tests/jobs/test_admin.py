@@ -207,7 +207,7 @@ def test_bulk_assignment_requires_the_seen_versions(office, browser):
     job = office.job()
     sent = {"action": "assign_selected", "_selected_action": [job.pk], "apply": "1", "technician": office.ann.pk}
     done = text(browser.post("/admin/jobs/job/", sent, follow=True))
-    assert f"#{job.pk} was not assigned" in done
+    assert f"#{job.pk} was not changed: its version is missing." in done
     assert Job.objects.get().technician is None
 
 
@@ -238,7 +238,7 @@ def test_bulk_dispatch_skips_a_job_changed_meanwhile(office, browser):
     assert f"#{other.pk}: technicians are being called." in done
     assert Job.objects.get(pk=changed.pk).status == "cancelled"
     blind = text(browser.post("/admin/jobs/job/", {**chosen, "apply": "1"}, follow=True))
-    assert f"#{changed.pk} was not dispatched again: its version is missing." in blind
+    assert f"#{changed.pk} was not changed: its version is missing." in blind
 
 
 def test_the_list_counts_offers_for_the_rows_it_shows_and_no_others(office, browser):

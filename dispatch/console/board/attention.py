@@ -23,6 +23,7 @@ from dispatch.core.languages import gettext as _
 from dispatch.core.languages import ngettext
 from dispatch.core.models import Event
 from dispatch.jobs.models import Job, JobText, Priority
+from dispatch.telephony.error_texts import describe_error
 from dispatch.telephony.models import Call
 from notifications.models import Claim
 from notifications.services.ownership import CALL_ERROR, JOB
@@ -166,7 +167,9 @@ def _of_calls(status: str, code: str, calls: list[Call]) -> AttentionItem:
         "unknown": _("The phone provider isn't responding"),
         "lost": _("The phone provider didn't report the end of some calls"),
     }[status]
-    detail = newest.error_message or ("" if code else _("Checking whether these phones rang."))
+    detail = describe_error(code, newest.error_message) or (
+        "" if code else _("Checking whether these phones rang.")
+    )
     detail = detail[:1].upper() + detail[1:]
     count = ngettext("{count} call in the last hour", "{count} calls in the last hour", len(calls)).format(
         count=len(calls)

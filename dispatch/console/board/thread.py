@@ -18,6 +18,7 @@ from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.jobs.models import Job, JobText
 from dispatch.jobs.services import threads
+from dispatch.telephony.error_texts import describe_error
 from dispatch.telephony.models import Text
 
 # The latest texts that the panel shows.
@@ -72,7 +73,10 @@ def _entry(row: JobText) -> dict[str, Any]:
     tone, words = "", ""
     if not theirs:
         if row.text.status in threads.FAILED:
-            tone, words = "late", f"{_('Not delivered.')} {row.text.error_message}".strip()
+            tone, words = (
+                "late",
+                f"{_('Not delivered.')} {describe_error(row.text.error_code, row.text.error_message)}".strip(),
+            )
         elif row.text.status == Text.Status.DELIVERED:
             words = _("Delivered")
         else:

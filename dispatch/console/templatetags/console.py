@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 from phonenumber_field.phonenumber import PhoneNumber, to_python
 
 from dispatch.core import clock, languages
+from dispatch.core.labels import translate_label
 from dispatch.core.languages import gettext as _
 from dispatch.core.script_texts import load_catalog
 from dispatch.core.stored_texts import translate_stored
@@ -45,6 +46,12 @@ def script_texts() -> SafeString:
 def translated(text: object) -> str:
     """Translate a text that the code marked, such as a label of choices, into the active language."""
     return languages.gettext(str(text)) if text else ""
+
+
+@register.filter(name="label")
+def label_filter(text: object) -> str:
+    """Translate a label, such as the name of a voice, into the active language."""
+    return translate_label(str(text)) if text else ""
 
 
 @register.simple_tag

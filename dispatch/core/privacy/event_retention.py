@@ -12,6 +12,7 @@ from django.db import connection, transaction
 from dispatch.core import clock
 from dispatch.core.audit import chain
 from dispatch.core.events.readers import readers
+from dispatch.core.languages import mark
 from dispatch.core.models import EventCursor, RememberedAnswer
 from dispatch.core.privacy import replay, retention
 
@@ -134,11 +135,19 @@ def delete_expired_responses(organization_id: int, before: datetime, limit: int)
 def register() -> None:
     """Register core's retention rules. Called from AppConfig.ready()."""
     retention.register(
-        "events", EVENT_DAYS, delete_expired_events, label="Event log", shortest_days=settings.EVENT_LOG_MIN_DAYS
+        "events",
+        EVENT_DAYS,
+        delete_expired_events,
+        label=mark("Event log"),
+        shortest_days=settings.EVENT_LOG_MIN_DAYS,
     )
     promised = settings.IDEMPOTENCY_KEEP_DAYS
     retention.register(
-        "idempotency_keys", promised, delete_expired_responses, label="Idempotency keys", shortest_days=promised
+        "idempotency_keys",
+        promised,
+        delete_expired_responses,
+        label=mark("Idempotency keys"),
+        shortest_days=promised,
     )
     retention.register_shared("replay_list", replay.KEPT_DAYS, replay.delete_old_entries)
     retention.register_shared("installation_events", EVENT_DAYS, delete_installation_events)

@@ -10,6 +10,8 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id, read_ids
@@ -18,26 +20,41 @@ from dispatch.jobs.models import Job
 from dispatch.technicians.models import Technician
 
 
+def _assign_title(count: int) -> str:
+    return ngettext("Assign {count} job", "Assign {count} jobs", count).format(count=count)
+
+
+def _dispatch_title(count: int) -> str:
+    words = ngettext("Call technicians again for {count} job", "Call technicians again for {count} jobs", count)
+    return words.format(count=count)
+
+
 class BulkActionsMixin:
     """Mixin of JobAdmin."""
 
     admin_site: Any
     model: type[Job]
 
-    @admin.action(description="Assign to a technician…", permissions=["act"])
+    @admin.action(description=_("Assign to a technician…"), permissions=["act"])
     def assign_selected(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         """Ask for the technician, then assign each job, and report the jobs that need confirmation."""
         jobs, seen = self._chosen(request, queryset)
         owners = {job.organization_id for job in jobs}
         if len(owners) != 1:
-            messages.error(request, "Select jobs of only one organization.")
+            messages.error(request, gettext("Select jobs of only one organization."))
             return None
         technicians = Technician.objects.of(owners.pop()).filter(is_active=True).order_by("name")
         applied, picked = "apply" in request.POST, read_id(request.POST.get("technician"))
         chosen = technicians.filter(pk=picked).first() if applied and picked is not None else None
         if chosen is None:
             return self._ask(
-                request, "assign_many", "Assign", jobs, seen, technicians=technicians, missing=applied
+                request,
+                "assign_many",
+                _assign_title(len(jobs)),
+                jobs,
+                seen,
+                technicians=technicians,
+                missing=applied,
             )
         note, sure = _note(request), "confirm_unfit" in request.POST
 
@@ -46,26 +63,33 @@ class BulkActionsMixin:
                 job.pk, chosen.pk, actor=request.actor, version=version, note=note, confirm_unfit=sure
             )
             if result.assigned:
-                messages.success(request, f"#{job.pk} was assigned to {chosen.name}.")
+                messages.success(
+                    request, gettext("#{pk} was assigned to {name}.").format(pk=job.pk, name=chosen.name)
+                )
             else:
-                messages.warning(request, f"#{job.pk} was not assigned. {' '.join(result.warnings)}")
+                messages.warning(
+                    request,
+                    gettext("#{pk} was not assigned. {warnings}").format(
+                        pk=job.pk, warnings=" ".join(result.warnings)
+                    ),
+                )
 
-        _each(request, jobs, seen, "assigned", assign)
+        _each(request, jobs, seen, assign)
         return None
 
-    @admin.action(description="Call technicians again…", permissions=["act"])
+    @admin.action(description=_("Call technicians again…"), permissions=["act"])
     def dispatch_selected_again(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         """Ask, then dispatch each job again and report the result of each."""
         jobs, seen = self._chosen(request, queryset)
         if "apply" not in request.POST:
-            return self._ask(request, "dispatch_many", "Call technicians again for", jobs, seen)
+            return self._ask(request, "dispatch_many", _dispatch_title(len(jobs)), jobs, seen)
         note = _note(request)
 
         def dispatch(job: Job, version: int) -> None:
             after = services.dispatch_again(job.pk, actor=request.actor, version=version, note=note)
             messages.success(request, f"#{job.pk}: {_now(after)}.")
 
-        _each(request, jobs, seen, "dispatched again", dispatch)
+        _each(request, jobs, seen, dispatch)
         return None
 
     def _chosen(self, request: HttpRequest, queryset: QuerySet) -> tuple[list[Job], dict[int, int | None]]:
@@ -81,14 +105,14 @@ class BulkActionsMixin:
         self,
         request: HttpRequest,
         template: str,
-        verb: str,
+        title: str,
         jobs: list[Job],
         seen: dict[int, int | None],
         **more: Any,
     ) -> HttpResponse:
         context = {
             **self.admin_site.each_context(request),
-            "title": f"{verb} {len(jobs)} job{'' if len(jobs) == 1 else 's'}",
+            "title": title,
             "jobs": [(job, seen[job.pk]) for job in jobs],
             "opts": self.model._meta,
             "media": self.media,  # type: ignore[attr-defined]
@@ -101,7 +125,6 @@ def _each(
     request: HttpRequest,
     jobs: list[Job],
     seen: dict[int, int | None],
-    done_to: str,
     act: Callable[[Job, int], None],
 ) -> None:
     """Act on each job at the version seen. Report a refused job and continue with the next."""
@@ -110,7 +133,9 @@ def _each(
         if version is None:
             messages.error(
                 request,
-                f"#{job.pk} was not {done_to}: its version is missing. Reload the list and select it again.",
+                gettext(
+                    "#{pk} was not changed: its version is missing. Reload the list and select it again."
+                ).format(pk=job.pk),
             )
             continue
         try:
@@ -132,5 +157,5 @@ def _note(request: HttpRequest) -> str:
 
 def _now(job: Job) -> str:
     if job.status == Job.Status.PENDING:
-        return f"still pending ({job.get_pending_reason_display().lower()})"
-    return "technicians are being called"
+        return gettext("still pending ({reason})").format(reason=job.get_pending_reason_display().lower())
+    return gettext("technicians are being called")

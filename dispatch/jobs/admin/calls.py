@@ -9,9 +9,11 @@ from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
 
 from accounts.admin.extensions import extend_admin
 from dispatch.core.ids import read_id
+from dispatch.core.labels import label
 from dispatch.jobs.models import Offer
 from dispatch.telephony.admin.calls import CallAdmin
 from dispatch.telephony.models import Call
@@ -21,7 +23,7 @@ from dispatch.telephony.models import Call
 class CallOfJobAdmin(CallAdmin):
     """The call log with a link to each call's job."""
 
-    search_help_text = "Phone number, provider's call ID, or job number (#123)"
+    search_help_text = _("Phone number, provider's call ID, or job number (#123)")
 
     def get_search_results(
         self, request: HttpRequest, queryset: QuerySet, search_term: str
@@ -42,7 +44,7 @@ class CallOfJobAdmin(CallAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list:
         return [*super().get_readonly_fields(request, obj), "job"]
 
-    @admin.display(description="job")
+    @admin.display(description=label("job"))
     def job(self, call: Call) -> str:
         offers = Offer.objects.filter(organization=call.organization_id, pk=call.subject_id)
         job_id = offers.values_list("job_id", flat=True).first() if call.purpose == Call.Purpose.OFFER else None

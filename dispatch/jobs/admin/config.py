@@ -9,9 +9,12 @@ from django.conf import settings
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from accounts.admin.base import VIEW, OwnedAdmin, OwnedForm
 from dispatch.capacity.models import OutboundNumber
+from dispatch.core.labels import label
 from dispatch.jobs import policies
 from dispatch.jobs.models import CustomerTextKind, CustomerTextPolicy, DispatchPolicy, ServiceType
 from dispatch.jobs.rules.policy import FIELDS, CascadePolicy
@@ -71,8 +74,8 @@ class DispatchPolicyForm(OwnedForm):
             value = getattr(fallback, name)
             field = self.fields[name]
             if isinstance(field, forms.NullBooleanField):
-                unset = f"Default ({'yes' if value else 'no'})"
-                field.widget.choices = [("unknown", unset), ("true", "Yes"), ("false", "No")]
+                unset = gettext("Default (yes)") if value else gettext("Default (no)")
+                field.widget.choices = [("unknown", unset), ("true", gettext("Yes")), ("false", gettext("No"))]
             else:
                 field.widget.attrs["placeholder"] = f"{value:g}" if isinstance(value, float) else str(value)
 
@@ -93,9 +96,9 @@ class DispatchPolicyForm(OwnedForm):
         row = self.instance
         quiet = policies.quiet_hours(row.organization_id, None) if self._is_of_service() else QuietHours()
         choices = DispatchPolicy._meta.get_field("quiet_for").choices or []
-        words = dict(choices)[quiet.quiet_for].lower()
+        words = str(dict(choices)[quiet.quiet_for]).lower()
         field: Any = self.fields["quiet_for"]
-        field.choices = [("", f"Default ({words})"), *choices]
+        field.choices = [("", gettext("Default ({words})").format(words=words)), *choices]
         for name in ("quiet_from", "quiet_until"):
             self.fields[name].widget.attrs["placeholder"] = f"{getattr(quiet, name):%H:%M}"
 
@@ -118,28 +121,30 @@ class DispatchPolicyAdmin(ConfigAdmin):
     list_select_related = ["organization", "service_type", "call_pool"]
     fieldsets = [
         (None, {"fields": ["service_type", "call_pool"]}),
-        ("Time", {"fields": [("answer_timeout_s", "ring_timeout_s"), "answered_extension_s"]}),
-        ("Waiting", {"fields": [("line_wait_s", "technician_wait_s"), "auto_pause_misses"]}),
-        ("Reminders", {"fields": [("pause_reminder_s", "start_within_s", "finish_within_s")]}),
+        (_("Time"), {"fields": [("answer_timeout_s", "ring_timeout_s"), "answered_extension_s"]}),
+        (_("Waiting"), {"fields": [("line_wait_s", "technician_wait_s"), "auto_pause_misses"]}),
+        (_("Reminders"), {"fields": [("pause_reminder_s", "start_within_s", "finish_within_s")]}),
         (
-            "Quiet hours",
+            _("Quiet hours"),
             {
                 "fields": ["quiet_for", ("quiet_from", "quiet_until")],
-                "description": "When jobs that can wait call nobody. A dispatcher can still call now.",
+                "description": _("When jobs that can wait call nobody. A dispatcher can still call now."),
             },
         ),
-        ("Arrival windows", {"fields": ["window_lead_s"]}),
-        ("Duplicates", {"fields": ["duplicate_hours"]}),
+        (_("Arrival windows"), {"fields": ["window_lead_s"]}),
+        (_("Duplicates"), {"fields": ["duplicate_hours"]}),
         (
-            "By text",
+            _("By text"),
             {
                 "fields": [("offer_by_text", "missed_call_grace_s"), "address_by_text"],
-                "description": "Texts are sent from numbers that may send texts, to technicians who have not "
-                "opted out. All others get calls only.",
+                "description": _(
+                    "Texts are sent from numbers that may send texts, to technicians who have not "
+                    "opted out. All others get calls only."
+                ),
             },
         ),
         (
-            "Who",
+            _("Who"),
             {
                 "fields": [
                     ("max_candidates", "rounds"),
@@ -149,17 +154,19 @@ class DispatchPolicyAdmin(ConfigAdmin):
             },
         ),
         (
-            "Ranking",
+            _("Ranking"),
             {
                 "fields": [("weight_distance", "weight_workload"), ("weight_rest", "weight_skills")],
-                "description": "The lowest score gets the first offer. Score: distance ÷ radius, open jobs ÷ "
-                "limit, the missing share of an hour's rest since the last offer, and the missing share of the "
-                "service type's preferred skills, each times its weight. The customer's preferred technician "
-                "comes first regardless of the score.",
+                "description": _(
+                    "The lowest score gets the first offer. Score: distance ÷ radius, open jobs ÷ "
+                    "limit, the missing share of an hour's rest since the last offer, and the missing share of "
+                    "the service type's preferred skills, each times its weight. The customer's preferred "
+                    "technician comes first regardless of the score."
+                ),
             },
         ),
         (
-            "Call the next technician immediately",
+            _("Call the next technician immediately"),
             {
                 "fields": [
                     "advance_on_decline",
@@ -177,10 +184,12 @@ class DispatchPolicyAdmin(ConfigAdmin):
         row = form.instance
         numbers = OutboundNumber.objects.of(row.organization_id).filter(sends_texts=True, is_paused=False)
         if _effective(row).offer_by_text and not numbers.exists():
-            words = "Offers by text are on, but no number may send texts. Technicians get calls only."
+            words = gettext("Offers by text are on, but no number may send texts. Technicians get calls only.")
             messages.warning(request, words)
         if _effective(row).radius_growth and _effective(row).rounds == 1:
-            words = "The radius widens from round to round, but there is only one round. Set rounds to 2 or more."
+            words = gettext(
+                "The radius widens from round to round, but there is only one round. Set rounds to 2 or more."
+            )
             messages.warning(request, words)
 
     def delete_model(self, request: Any, obj: DispatchPolicy) -> None:
@@ -189,26 +198,32 @@ class DispatchPolicyAdmin(ConfigAdmin):
     def delete_queryset(self, request: HttpRequest, queryset: QuerySet) -> None:
         super().delete_queryset(request, queryset.order_by("service_type"))  # the organization's last
 
-    @admin.display(description="delay between attempts")
+    @admin.display(description=label("delay between attempts"))
     def delay(self, row: DispatchPolicy) -> str:
         return f"{_effective(row).answer_timeout_s} s"
 
-    @admin.display(description="ring time")
+    @admin.display(description=label("ring time"))
     def ring(self, row: DispatchPolicy) -> str:
         return f"{_effective(row).ring_timeout_s} s"
 
-    @admin.display(description="radius")
+    @admin.display(description=label("radius"))
     def reach(self, row: DispatchPolicy) -> str:
         policy, unit = _effective(row), row.organization.distance_unit
         widest = policy.radius_in_round(policy.rounds)
         reach = [policy.radius_m, widest] if widest > policy.radius_m else [policy.radius_m]
-        return " to ".join(distance_words(meters, unit) for meters in reach)
+        return (
+            gettext("{least} to {most}").format(
+                least=distance_words(reach[0], unit), most=distance_words(reach[-1], unit)
+            )
+            if len(reach) > 1
+            else distance_words(reach[0], unit)
+        )
 
-    @admin.display(description="max candidates")
+    @admin.display(description=label("max candidates"))
     def most(self, row: DispatchPolicy) -> int:
         return _effective(row).max_candidates
 
-    @admin.display(description="rounds")
+    @admin.display(description=label("rounds"))
     def rounds_in_effect(self, row: DispatchPolicy) -> int:
         return _effective(row).rounds
 
@@ -225,18 +240,18 @@ class CustomerTextPolicyAdmin(ConfigAdmin):
     ]  # fmt: skip
     fieldsets = [
         (
-            "Text the customer",
+            _("Text the customer"),
             {
                 "fields": [
                     "sends_received", "sends_assigned", "sends_on_the_way", "sends_running_late",
                     "sends_completed", "sends_cancelled",
                 ],
-                "description": "Each text is sent at most once for a job, to customers who have not opted out, "
+                "description": _("Each text is sent at most once for a job, to customers who have not opted out, "
                 "from numbers that may send texts. It links to the customer's page, where they can cancel or "
-                "correct the request.",
+                "correct the request."),
             },
         ),
-        ("Sender", {"fields": ["sender_name", "contact_phone"]}),
+        (_("Sender"), {"fields": ["sender_name", "contact_phone"]}),
     ]  # fmt: skip
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
@@ -247,7 +262,7 @@ class CustomerTextPolicyAdmin(ConfigAdmin):
         row = form.instance
         numbers = OutboundNumber.objects.of(row.organization_id).filter(sends_texts=True, is_paused=False)
         if any(row.sends(kind) for kind in CustomerTextKind.values) and not numbers.exists():
-            messages.warning(request, "No number may send texts, so customers get none.")
+            messages.warning(request, gettext("No number may send texts, so customers get none."))
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # switch the texts off instead

@@ -9,6 +9,7 @@ from django.core.exceptions import PermissionDenied, ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
+from django.utils.translation import gettext
 
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
@@ -23,11 +24,11 @@ from dispatch.jobs.action_forms import (
     perform_action,
 )
 from dispatch.jobs.badges import exact_time, job_badge, offer_badge, relative_time, verdict_badge
-from dispatch.jobs.models import Job
+from dispatch.jobs.models import Candidate, Job
 from dispatch.jobs.rules import Action
 from dispatch.jobs.services.notices import describe_deferred
 from dispatch.jobs.timeline import Entry, load_timeline
-from dispatch.technicians.rules import distance_words, rest_words, travel_words
+from dispatch.technicians.rules import distance_words, rest_words, road_words
 
 
 class JobDetailMixin:
@@ -44,7 +45,7 @@ class JobDetailMixin:
         context = {
             **self.admin_site.each_context(request),
             **detail_context(job, may_act=self.has_act_permission(request, job)),  # type: ignore[attr-defined]
-            "title": f"Job #{job.pk}",
+            "title": gettext("Job #{pk}").format(pk=job.pk),
             "opts": self.model._meta,
             "original": job,
             "media": self.media,  # type: ignore[attr-defined]
@@ -66,16 +67,19 @@ class JobDetailMixin:
             try:
                 result = perform_action(chosen, job, form.cleaned_data, request.actor)
             except Conflict as conflict:
-                refused = [str(conflict.detail), "Nothing was changed. Review the job and confirm again."]
+                refused = [str(conflict.detail), gettext("Nothing was changed. Review the job and confirm again.")]
             except ValidationError as error:
                 refused = error.messages
             else:
                 if result.is_done:
-                    messages.success(request, f"Job #{job.pk}: {rules.DONE_TO[chosen]}.")
+                    messages.success(
+                        request,
+                        gettext("Job #{pk}: {done}.").format(pk=job.pk, done=gettext(rules.DONE_TO[chosen])),
+                    )
                     for warning in result.warnings:
                         messages.warning(request, warning)
                     return HttpResponseRedirect(reverse("admin:jobs_job_change", args=[job.pk]))
-                refused = [*result.warnings, "To assign the job anyway, check “Assign anyway”."]
+                refused = [*result.warnings, gettext("To assign the job anyway, check “Assign anyway”.")]
             job = self._job(request, object_id, "act")
             form.show_current(job)
         context = {
@@ -138,7 +142,7 @@ def detail_context(job: Job, *, may_act: bool) -> dict[str, Any]:
         ],
         "deferred": describe_deferred(job),
         "candidates": [
-            {"row": row, "state": verdict_badge(row), "distance": travel_words(row.distance_m, unit, row.travel_s)}
+            {"row": row, "state": verdict_badge(row), "distance": _travel_words(row, unit)}
             for row in job.candidates.select_related("technician")
         ],
         "rest": rest_words(job.out_of_reach),
@@ -160,3 +164,11 @@ def _seconds_to(job: Job) -> int | None:
 def _line(entry: Entry, zone: str) -> dict[str, Any]:
     exact = exact_time(entry.at, zone)
     return {"entry": entry, "exact": exact, "clock": exact.split(" ")[1], "minor": entry.subject_type == "call"}
+
+
+def _travel_words(row: Candidate, unit: str) -> str:
+    if row.distance_m is None:
+        return "—"
+    if row.travel_s is not None:
+        return gettext("{time} by road").format(time=road_words(row.travel_s).removesuffix(" by road"))
+    return gettext("{distance} straight line").format(distance=distance_words(row.distance_m, unit))

@@ -11,8 +11,11 @@ from django.http import HttpRequest
 from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.text import Truncator
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin
+from dispatch.core.labels import label
 from dispatch.jobs.admin.bulk_actions import BulkActionsMixin
 from dispatch.jobs.admin.job_detail import JobDetailMixin
 from dispatch.jobs.badges import badge, job_badge, relative_time
@@ -22,11 +25,15 @@ from dispatch.jobs.models import Job, Offer, Submission
 class NeedsAttentionFilter(admin.SimpleListFilter):
     """Filters the jobs that need a dispatcher."""
 
-    title = "needs attention"
+    title = label("needs attention")
     parameter_name = "needs"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("attention", "All that need attention"), ("failed", "Failed (pending)"), ("paused", "Paused")]
+        return [
+            ("attention", gettext("All that need attention")),
+            ("failed", gettext("Failed (pending)")),
+            ("paused", gettext("Paused")),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: Any) -> QuerySet:
         match self.value():
@@ -50,7 +57,7 @@ class JobAdmin(JobDetailMixin, BulkActionsMixin, OwnedAdmin):
     list_filter = [NeedsAttentionFilter, "status", "pending_reason", "service_type", "priority", "technician"]
     list_filter_sheet = True
     search_fields = ["=id", "customer_name", "customer_phone", "address"]
-    search_help_text = "Job number, customer, phone or address"
+    search_help_text = _("Job number, customer, phone or address")
     ordering = ["-id"]
     show_full_result_count = False
     actions = ["assign_selected", "dispatch_selected_again"]
@@ -77,15 +84,15 @@ class JobAdmin(JobDetailMixin, BulkActionsMixin, OwnedAdmin):
         return own + super().get_urls()
 
     # --- the list -------------------------------------------------------------------------------------------
-    @admin.display(description="job", ordering="id")
+    @admin.display(description=label("job"), ordering="id")
     def number(self, job: Job) -> str:
         return f"#{job.pk}"
 
-    @admin.display(description="state", ordering="status")
+    @admin.display(description=label("state"), ordering="status")
     def state(self, job: Job) -> str:
         return job_badge(job)
 
-    @admin.display(description="service", ordering="service_type__name")
+    @admin.display(description=label("service"), ordering="service_type__name")
     def service(self, job: Job) -> str:
         tones = {1: "attention", 2: "late"}
         if job.priority in tones:
@@ -94,25 +101,25 @@ class JobAdmin(JobDetailMixin, BulkActionsMixin, OwnedAdmin):
             )
         return job.service_type.name
 
-    @admin.display(description="customer", ordering="customer_name")
+    @admin.display(description=label("customer"), ordering="customer_name")
     def customer(self, job: Job) -> str:
         return job.customer_name
 
-    @admin.display(description="place", ordering="address")
+    @admin.display(description=label("place"), ordering="address")
     def place(self, job: Job) -> str:
         if job.address:
             return format_html('<span title="{}">{}</span>', job.address, Truncator(job.address).chars(60))
-        return f"{job.lat:.4f}, {job.lng:.4f}" if job.lat is not None else "unknown"
+        return f"{job.lat:.4f}, {job.lng:.4f}" if job.lat is not None else gettext("unknown")
 
-    @admin.display(description="offers")
+    @admin.display(description=label("offers"))
     def attempts(self, job: Any) -> int:
         return int(job.offers_made)
 
-    @admin.display(description="technician", ordering="technician__name")
+    @admin.display(description=label("technician"), ordering="technician__name")
     def given_to(self, job: Job) -> str:
         return job.technician.name if job.technician else "—"
 
-    @admin.display(description="received", ordering="created_at")
+    @admin.display(description=label("received"), ordering="created_at")
     def age(self, job: Job) -> str:
         return relative_time(job.created_at, job.organization.time_zone)
 
@@ -140,23 +147,25 @@ class SubmissionAdmin(OwnedAdmin):
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         return [name for name in self.fields if name != "extra" or obj is None or obj.extra]
 
-    @admin.display(description="submission", ordering="id")
+    @admin.display(description=label("submission"), ordering="id")
     def number(self, submission: Submission) -> str:
         return f"#{submission.pk}"
 
-    @admin.display(description="state", ordering="status")
+    @admin.display(description=label("state"), ordering="status")
     def state(self, submission: Submission) -> str:
         if submission.status == Submission.Status.PROCESSED:
-            return badge("good", "Processed")
-        return badge("late", "Retrying") if submission.starts > 1 else badge("waiting", "Received")
+            return badge("good", gettext("Processed"))
+        return (
+            badge("late", gettext("Retrying")) if submission.starts > 1 else badge("waiting", gettext("Received"))
+        )
 
-    @admin.display(description="job")
+    @admin.display(description=label("job"))
     def job_link(self, submission: Submission) -> str:
         job = getattr(submission, "job", None)
         if job is None:
             return "—"
         return format_html('<a href="{}">#{}</a>', reverse("admin:jobs_job_change", args=[job.pk]), job.pk)
 
-    @admin.display(description="received", ordering="created_at")
+    @admin.display(description=label("received"), ordering="created_at")
     def age(self, submission: Submission) -> str:
         return relative_time(submission.created_at, submission.organization.time_zone)

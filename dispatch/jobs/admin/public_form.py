@@ -11,11 +11,15 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action
 
 from accounts.admin.extensions import extend_admin
 from accounts.admin.organizations import OrganizationAdmin
 from accounts.models import Organization
+from dispatch.core.labels import label, translate_label
+from dispatch.core.stored_texts import mark_stored
 from dispatch.jobs import signed_links
 from dispatch.jobs.admin.config import ConfigAdmin
 from dispatch.jobs.models import PublicForm
@@ -36,8 +40,8 @@ class PublicFormAdmin(ConfigAdmin):
     readonly_fields = ["address", "snippet"]
     fieldsets = [
         (None, {"fields": ["is_on", "address", "heading", "intro", "thanks", "asks_urgency"]}),
-        ("On your website", {"fields": ["snippet", "embed_origins"]}),
-        ("Limits", {"fields": ["per_hour"]}),
+        (_("On your website"), {"fields": ["snippet", "embed_origins"]}),
+        (_("Limits"), {"fields": ["per_hour"]}),
     ]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
@@ -52,17 +56,17 @@ class PublicFormAdmin(ConfigAdmin):
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # switch the form off instead
 
-    @admin.display(description="address")
+    @admin.display(description=label("address"))
     def address(self, row: PublicForm) -> str:
         if not row.pk:
-            return "Save to see the address."
+            return gettext("Save to see the address.")
         url = _address("form", row)
         return format_html('<a href="{}" target="_blank" rel="noopener">{}</a>', url, url)
 
-    @admin.display(description="HTML for your website")
+    @admin.display(description=label("HTML for your website"))
     def snippet(self, row: PublicForm) -> str:
         if not row.pk:
-            return "Save to see the snippet."
+            return gettext("Save to see the snippet.")
         return format_html('<code class="block break-all select-all">{}</code>', snippet(row))
 
 
@@ -89,15 +93,16 @@ class OrganizationWithFormAdmin(OrganizationAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list:
         return [*super().get_readonly_fields(request, obj), "public_form_is"]
 
-    @admin.display(description="public form")
+    @admin.display(description=label("public form"))
     def public_form_is(self, organization: Organization) -> str:
         row = PublicForm.objects.of(organization).select_related("organization").first()
         if row is None:
             url = reverse("admin:jobs_publicform_add")
-            return format_html('None yet. <a href="{}?organization={}">Create form</a>', url, organization.pk)
-        state, address = "On" if row.is_on else "Off", _address("form", row)
+            words = gettext('None yet. <a href="{}?organization={}">Create form</a>')
+            return format_html(words, url, organization.pk)
+        state, address = translate_label("On") if row.is_on else translate_label("Off"), _address("form", row)
         url = reverse("admin:jobs_publicform_change", args=[row.pk])
-        return format_html('{}, at {}. <a href="{}">Edit or embed</a>', state, address, url)
+        return format_html(gettext('{}, at {}. <a href="{}">Edit or embed</a>'), state, address, url)
 
 
 @extend_admin(Technician)
@@ -107,7 +112,7 @@ class TechnicianWithPageAdmin(TechnicianAdmin):
     actions = [*TechnicianAdmin.actions, "send_links"]
     actions_detail = [*TechnicianAdmin.actions_detail, "show_link", "void_links"]
 
-    @admin.action(description="Text the link to their page", permissions=["act"])
+    @admin.action(description=_("Text the link to their page"), permissions=["act"])
     def send_links(self, request: Any, queryset: QuerySet) -> None:
         sent = 0
         for technician in queryset.filter(is_active=True).select_related("organization"):
@@ -116,37 +121,51 @@ class TechnicianWithPageAdmin(TechnicianAdmin):
                     sms.send_link(technician, actor=request.actor)
                 sent += 1
             except NoTextNumber:
-                messages.error(request, "No number may send texts. Turn on texts for a number first.")
+                messages.error(request, gettext("No number may send texts. Turn on texts for a number first."))
                 break
             except TextNotAllowed as refused:
-                messages.warning(request, f"{technician.name} was not texted: {refused.reason}.")
+                messages.warning(
+                    request,
+                    gettext("{name} was not texted: {reason}.").format(
+                        name=technician.name, reason=refused.reason
+                    ),
+                )
         if sent:
-            messages.success(request, f"Texting the link to {sent} technician{'' if sent == 1 else 's'}.")
+            messages.success(
+                request,
+                ngettext(
+                    "Texting the link to {count} technician.", "Texting the link to {count} technicians.", sent
+                ).format(count=sent),
+            )
 
     @action(
-        description="Link to their page",
+        description=_("Link to their page"),
         permissions=["act"],
         dialog={
-            "title": "Show the link to this technician's page?",
-            "description": "Anyone with the link can answer offers, set duty and close jobs as this technician.",
+            "title": _("Show the link to this technician's page?"),
+            "description": _(
+                "Anyone with the link can answer offers, set duty and close jobs as this technician."
+            ),
         },
     )
     def show_link(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         technician = self.get_object(request, object_id)
-        self.log_change(request, technician, "Viewed the link to the technician's page.")
+        self.log_change(request, technician, mark_stored("Viewed the link to the technician's page."))
         link = signed_links.technician_url(technician)
         return HttpResponse(format_html('<div id="dialog-form"><p><code>{}</code></p></div>', link))
 
     @action(
-        description="Revoke links to their page",
+        description=_("Revoke links to their page"),
         permissions=["act"],
         dialog={
-            "title": "Revoke all links to this technician's page?",
-            "description": "Use this for a lost phone, then send a new link.",
+            "title": _("Revoke all links to this technician's page?"),
+            "description": _("Use this for a lost phone, then send a new link."),
         },
     )
     def void_links(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         technicians.void_links(int(object_id), actor=request.actor)
-        self.log_change(request, self.get_object(request, object_id), "Revoked the links to their page.")
-        messages.success(request, "Previously issued links are now invalid.")
+        self.log_change(
+            request, self.get_object(request, object_id), mark_stored("Revoked the links to their page.")
+        )
+        messages.success(request, gettext("Previously issued links are now invalid."))
         return self.back_to(object_id)

@@ -7,7 +7,7 @@ from phonenumber_field.modelfields import PhoneNumberField
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
-from dispatch.core.languages import mark
+from dispatch.core.languages import gettext, mark
 from dispatch.technicians.models import Technician
 
 
@@ -51,7 +51,7 @@ class CustomerTextPolicy(OwnedModel):
         verbose_name_plural = "customer texts"
 
     def __str__(self) -> str:
-        return f"Texts to customers of {self.organization}"
+        return gettext("Texts to customers of {organization}").format(organization=self.organization)
 
     def sends(self, kind: str) -> bool:
         """Return whether texts of this kind are sent."""

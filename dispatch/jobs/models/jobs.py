@@ -110,7 +110,7 @@ class Submission(WithWindow, OwnedModel):
         ]
 
     def __str__(self) -> str:
-        return f"Submission {self.pk}"
+        return gettext("Submission {id}").format(id=self.pk)
 
     @property
     def customer_language(self) -> str:
@@ -329,7 +329,7 @@ class Job(WithWindow, OwnedModel):
         ]
 
     def __str__(self) -> str:
-        return f"Job {self.pk}"
+        return gettext("Job {id}").format(id=self.pk)
 
     @property
     def late_words(self) -> str:

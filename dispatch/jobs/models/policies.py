@@ -10,6 +10,7 @@ from django.db.models import Q
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool
+from dispatch.core.languages import gettext
 from dispatch.jobs.rules import quiet_hours, slots
 from dispatch.technicians.models import Skill
 
@@ -192,7 +193,9 @@ class DispatchPolicy(OwnedModel):
         ]
 
     def __str__(self) -> str:
-        return f"Policy of {self.service_type or 'the organization'}"
+        if self.service_type is None:
+            return gettext("Policy of the organization")
+        return gettext("Policy of {service}").format(service=self.service_type)
 
     def clean(self) -> None:
         """Raise ValidationError for contradictions, including with the values that empty fields fall back to."""
@@ -225,7 +228,7 @@ class PublicForm(OwnedModel):
     )
 
     def __str__(self) -> str:
-        return f"Form of {self.organization}"
+        return gettext("Form of {organization}").format(organization=self.organization)
 
     def clean(self) -> None:
         """Raise ValidationError for anything that isn't an origin."""

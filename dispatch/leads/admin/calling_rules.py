@@ -11,11 +11,16 @@ from django.contrib import admin, messages
 from django.db import models, transaction
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.text import capfirst
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin
+from dispatch.core import languages
 from dispatch.core.api.problems import Conflict
+from dispatch.core.labels import label
 from dispatch.core.privacy import replay
 from dispatch.leads.models import (
     CallingRule,
@@ -29,13 +34,14 @@ from dispatch.leads.models import (
 )
 from dispatch.leads.services import consents, do_not_call, switches
 
-DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
-_CHOICES = list(enumerate(("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")))
+_CHOICES = list(
+    enumerate(map(label, ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")))
+)
 
 
 def describe_window(window_from: time, window_until: time) -> str:
     """Describe a calling window for a list."""
-    return "at any hour" if window_from == window_until else f"{window_from:%H:%M}–{window_until:%H:%M}"
+    return gettext("at any hour") if window_from == window_until else f"{window_from:%H:%M}–{window_until:%H:%M}"
 
 
 class WeekdaysMixin:
@@ -44,11 +50,12 @@ class WeekdaysMixin:
     def formfield_for_dbfield(self, db_field: models.Field, request: HttpRequest, **kwargs: Any) -> Any:
         if db_field.name == "weekdays":
             return forms.TypedMultipleChoiceField(
+                label=capfirst(db_field.verbose_name),
                 choices=_CHOICES,
                 coerce=int,
                 initial=[day for day, _ in _CHOICES],
                 widget=UnfoldAdminCheckboxSelectMultipleWidget,
-                help_text="For a window that runs past midnight, choose the day on which it begins.",
+                help_text=gettext("For a window that runs past midnight, choose the day on which it begins."),
             )
         return super().formfield_for_dbfield(db_field, request, **kwargs)  # type: ignore[misc]
 
@@ -61,7 +68,7 @@ class DoNotCallAdmin(OwnedAdmin):
     """
 
     subject = "do_not_call"
-    entry_name, entries_name = "a number", "do-not-call numbers"
+    entry_name, entries_name = label("a number"), label("do-not-call numbers")
     dispatcher_may = frozenset({"view", "add"})
     admin_may = frozenset({"view", "add", "delete"})
     list_display = ["phone", "source", "note", "created_at"]
@@ -86,7 +93,7 @@ class ConsentAdmin(OwnedAdmin):
     list_display = ["phone", "purpose", "given_at", "source", "withdrawn_at"]
     list_filter = ["purpose"]
     search_fields = ["=phone"]
-    search_help_text = "The full phone number, such as +16025550134"
+    search_help_text = _("The full phone number, such as +16025550134")
     show_full_result_count = False
     fields = [
         "phone", "purpose", "given_at", "source", "words", "proof", ("withdrawn_at", "withdrawn_by"),
@@ -107,14 +114,14 @@ class ConsentAdmin(OwnedAdmin):
             raise Conflict(consents.NOT_RECORDED)
         obj.pk = row.pk
 
-    @admin.action(description="Withdraw (campaigns that need it stop calling)", permissions=["act"])
+    @admin.action(description=_("Withdraw (campaigns that need it stop calling)"), permissions=["act"])
     def withdraw(self, request: Any, queryset: QuerySet) -> None:
         rows = list(queryset.filter(withdrawn_at=None).exclude(phone=""))
         for row in rows:
             consents.withdraw(
                 row.organization_id, str(row.phone), by="person", actor=request.actor, purpose=row.purpose
             )
-        messages.success(request, f"{len(rows):,} withdrawn.")
+        messages.success(request, gettext("{count:,} withdrawn.").format(count=len(rows)))
 
 
 @admin.register(ClosedDay)
@@ -159,15 +166,21 @@ class CallingRuleAdmin(WeekdaysMixin, EverybodysAdmin):
         ("since", "until"), "source",
     ]  # fmt: skip
 
-    @display(description="place")
+    @display(description=label("place"))
     def place(self, rule: CallingRule) -> str:
         return f"{rule.country}-{rule.region}" if rule.region else rule.country
 
-    @display(description="days")
+    @display(description=label("days"))
     def days(self, rule: CallingRule) -> str:
-        return "every day" if len(rule.weekdays) == len(DAYS) else ", ".join(DAYS[day] for day in rule.weekdays)
+        return (
+            gettext("every day")
+            if len(rule.weekdays) == len(languages.DAYS)
+            else ", ".join(gettext(languages.DAYS[day]).lower() for day in rule.weekdays)
+            if not languages.is_english()
+            else ", ".join(languages.DAYS[day] for day in rule.weekdays)
+        )
 
-    @display(description="hours")
+    @display(description=label("hours"))
     def hours(self, rule: CallingRule) -> str:
         return describe_window(rule.window_from, rule.window_until)
 

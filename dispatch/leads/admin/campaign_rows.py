@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.exceptions import ValidationError
+from django.utils.text import format_lazy
+from django.utils.translation import gettext_lazy as _
 
 from accounts.admin.base import OwnedForm, OwnedInlineFormSet, OwnedStackedInline, OwnedTabularInline
 from accounts.models import Organization
+from dispatch.core.labels import label
 from dispatch.leads.admin.recordings import HELP, RecordingField, WithRecordings
 from dispatch.leads.models import DispositionRule, KeyBranch, RetryRule, VoiceAgent
 from dispatch.leads.rules.script import NO_AGENT, Action, keys_problem, placeholder_problem, split_names
@@ -19,7 +22,9 @@ class KeyBranchForm(WithRecordings):
     """Check the variables in a branch's texts against those of its campaign."""
 
     recording_fields = ("recording",)
-    recording = RecordingField(label="Recording", help_text=f"For “Play a recording”. {HELP}")
+    recording = RecordingField(
+        label=_("Recording"), help_text=format_lazy("{} {}", _("For “Play a recording”."), HELP)
+    )
 
     class Meta:
         model = KeyBranch
@@ -67,7 +72,7 @@ class KeyBranchInline(OwnedStackedInline):
     form = KeyBranchForm
     formset = KeyBranchFormSet
     extra = 0
-    verbose_name_plural = "what pressed keys do"
+    verbose_name_plural = label("what pressed keys do")
     fields = [
         ("key", "action", "disposition"), "say", "recording", ("phones", "ring_s", "talk_limit_s"),
         "introduction", "otherwise", "call_back_h", "text",
@@ -102,7 +107,7 @@ class VoiceAgentInline(OwnedStackedInline):
     model = VoiceAgent
     form = VoiceAgentForm
     extra = 0
-    verbose_name_plural = "voice agent"
+    verbose_name_plural = label("voice agent")
     fields = [("starts", "kind"), "url", "variables", "greeting", ("limit_s", "then"), "otherwise"]
 
 
@@ -110,7 +115,7 @@ class DispositionRuleInline(OwnedTabularInline):
     """What follows the outcomes that were recorded for a campaign's leads."""
 
     model = DispositionRule
-    verbose_name_plural = "after a recorded outcome"
+    verbose_name_plural = label("after a recorded outcome")
     fields = ["disposition", "then", "delay_h", "text"]
 
 

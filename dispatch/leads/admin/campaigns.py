@@ -10,6 +10,9 @@ from django.core.exceptions import ValidationError
 from django.db.models import Count, OuterRef, QuerySet, Subquery
 from django.db.models.functions import Coalesce
 from django.http import HttpRequest
+from django.utils.text import format_lazy
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldBooleanWidget
 
@@ -20,6 +23,8 @@ from accounts.admin.base import (
 )
 from dispatch.core.http import webhook_signing
 from dispatch.core.http.ssrf import check_target_url
+from dispatch.core.labels import BadgeColors, label, translate_label
+from dispatch.core.stored_texts import mark_stored
 from dispatch.leads.admin.calling_rules import WeekdaysMixin, describe_window
 from dispatch.leads.admin.campaign_rows import (
     DispositionRuleInline,
@@ -41,6 +46,7 @@ from dispatch.leads.rules.voice_agents import hosts_problem
 from dispatch.leads.services import recordings, switches
 from dispatch.telephony.admin.voice_preview import VoicePreviewMixin
 
+STATE_COLORS = BadgeColors({"active": "success", "paused": "warning", "no script": "danger"})
 MODE_LABELS = {"off": "danger", "dry_run": "warning", "live": "success", "paused": "warning"}
 
 
@@ -49,19 +55,23 @@ class CampaignForm(WithRecordings):
 
     recording_fields = ("recording", "voicemail_recording")
     recording = RecordingField(
-        label="Recording", help_text=f"Played instead of reading the script. The keys work as usual. {HELP}"
+        label=_("Recording"),
+        help_text=format_lazy("{} {}", _("Played instead of reading the script. The keys work as usual."), HELP),
     )
     voicemail_recording = RecordingField(
-        label="Recording for voicemail", help_text=f"Left after the beep instead of the message. {HELP}"
+        label=_("Recording for voicemail"),
+        help_text=format_lazy("{} {}", _("Left after the beep instead of the message."), HELP),
     )
 
     new_secret = forms.CharField(
         required=False,
-        label="Pre-check secret",
+        label=_("Pre-check secret"),
         widget=UnfoldAdminPasswordWidget(render_value=False, attrs={"autocomplete": "new-password"}),
         help_text=(
-            "Signs pre-check requests (whsec_…, Standard Webhooks). Stored encrypted and "
-            "never shown. Leave empty to keep the current secret."
+            _(
+                "Signs pre-check requests (whsec_…, Standard Webhooks). Stored encrypted and "
+                "never shown. Leave empty to keep the current secret."
+            )
         ),
     )
 
@@ -135,18 +145,18 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
     fieldsets = [
         (None, {"fields": ["name", "code", "pool", "customer", "allows_duplicates"]}),
         (
-            "When",
+            _("When"),
             {
                 "fields": [
                     ("window_from", "window_until"), "weekdays", "keeps_holidays",
                     ("max_attempts", "max_attempts_24h", "patience_h"), "consent_purpose",
                 ],
-                "description": ("In the local time of the person called. The hours that the law "
-"allows also apply."),
+                "description": (_("In the local time of the person called. The hours that the law "
+"allows also apply.")),
             },
         ),
         (
-            "Script",
+            _("Script"),
             {
                 "fields": [
                     ("language", "voice"), "script", "recording", "variables", "opt_out_key", "answer_url",
@@ -156,11 +166,11 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
             },
         ),
         (
-            "Pre-check",
+            _("Pre-check"),
             {
                 "classes": ["collapse"],
                 "fields": ["precheck_url", "new_secret", ("precheck_timeout_s", "precheck_without_answer")],
-                "description": "Before each call, Dispatch asks your system whether the lead is still wanted.",
+                "description": _("Before each call, Dispatch asks your system whether the lead is still wanted."),
             },
         ),
     ]  # fmt: skip
@@ -197,30 +207,30 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
         super().save_related(request, form, formsets, change)
         recordings.update_uses(form.instance)
 
-    @display(description="hours")
+    @display(description=label("hours"))
     def hours(self, campaign: Campaign) -> str:
         return describe_window(campaign.window_from, campaign.window_until)
 
-    @display(description="waiting", ordering="waiting_count")
+    @display(description=label("waiting"), ordering="waiting_count")
     def waiting(self, campaign: Any) -> str:
         return f"{campaign.waiting_count:,}"
 
-    @display(description="finished", ordering="done_count")
+    @display(description=label("finished"), ordering="done_count")
     def done(self, campaign: Any) -> str:
         total = campaign.waiting_count + campaign.called_count + campaign.done_count
-        return f"{campaign.done_count:,} of {total:,}"
+        return gettext("{done_count:,} of {total:,}").format(done_count=campaign.done_count, total=total)
 
-    @display(description="state", label={"active": "success", "paused": "warning", "no script": "danger"})
+    @display(description=label("state"), label=STATE_COLORS)
     def state(self, campaign: Campaign) -> str:
         if campaign.is_paused:
-            return "paused"
-        return "active" if campaign.has_words else "no script"
+            return translate_label("paused")
+        return translate_label("active") if campaign.has_words else translate_label("no script")
 
-    @admin.action(description="Pause (no more calls)", permissions=["act"])
+    @admin.action(description=_("Pause (no more calls)"), permissions=["act"])
     def pause(self, request: Any, queryset: QuerySet) -> None:
         self._switch(request, queryset, True)
 
-    @admin.action(description="Resume (leads are called again)", permissions=["act"])
+    @admin.action(description=_("Resume (leads are called again)"), permissions=["act"])
     def resume(self, request: Any, queryset: QuerySet) -> None:
         self._switch(request, queryset, False)
 
@@ -232,9 +242,12 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
             except switches.CampaignWithoutScript as error:
                 messages.error(request, str(error.detail))
                 continue
-            self.log_change(request, campaign, "Paused." if is_paused else "Resumed.")
+            self.log_change(request, campaign, mark_stored("Paused.") if is_paused else mark_stored("Resumed."))
             switched += 1
-        messages.success(request, f"{switched} {'paused' if is_paused else 'resumed'}.")
+        messages.success(
+            request,
+            (gettext("{count} paused.") if is_paused else gettext("{count} resumed.")).format(count=switched),
+        )
 
 
 class LeadDispatchForm(OwnedForm):
@@ -242,9 +255,9 @@ class LeadDispatchForm(OwnedForm):
 
     confirmed = forms.BooleanField(
         required=False,
-        label="Go live",
+        label=_("Go live"),
         widget=UnfoldBooleanWidget,
-        help_text="Check “Go live” to confirm. Other changes don't need it.",
+        help_text=_("Check “Go live” to confirm. Other changes don't need it."),
     )
 
     class Meta:
@@ -263,7 +276,9 @@ class LeadDispatchForm(OwnedForm):
         goes_live = cleaned.get("mode") == LeadDispatch.Mode.LIVE and "mode" in self.changed_data
         if goes_live and organization is not None and not cleaned.get("confirmed"):
             summary = preview(organization.pk).summary
-            self.add_error("confirmed", f"{summary} Check “Go live” and save again.")
+            self.add_error(
+                "confirmed", gettext("{summary} Check “Go live” and save again.").format(summary=summary)
+            )
             cleaned.pop("mode")  # the page shows the row as it is
         return cleaned
 
@@ -281,10 +296,10 @@ class LeadDispatchAdmin(OwnedAdmin):
     def get_list_display(self, request: HttpRequest) -> list:
         return ["organization", "state"]
 
-    @display(description="leads", label=MODE_LABELS)
+    @display(description=label("leads"), label=MODE_LABELS)
     def state(self, row: LeadDispatch) -> tuple[str, str]:
         return (
-            ("paused", f"{row.get_mode_display()}, paused")
+            ("paused", gettext("{mode}, paused").format(mode=row.get_mode_display()))
             if row.is_paused
             else (row.mode, row.get_mode_display())
         )

@@ -11,13 +11,17 @@ from django.contrib import admin, messages
 from django.db.models import Q, QuerySet
 from django.http import HttpResponse
 from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 
 from accounts.admin.base import (
     ACT,
     OwnedAdmin,
 )
-from dispatch.core import clock
+from dispatch.core import clock, languages
+from dispatch.core.labels import label
+from dispatch.core.phone_numbers import format_national
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.models import Consent, Lead
 from dispatch.leads.rules import descriptions
@@ -53,7 +57,7 @@ class LeadAdmin(OwnedAdmin):
     list_filter_sheet = True
     list_select_related = ["campaign", "organization"]
     search_fields = ["=phone", "=external_id"]
-    search_help_text = "The full phone number, such as +16025550134, or your own ID for the lead"
+    search_help_text = _("The full phone number, such as +16025550134, or your own ID for the lead")
     show_full_result_count = False
     actions = ["call_now", "cancel"]
     actions_detail = ["call_this_now", "cancel_this"]
@@ -64,75 +68,79 @@ class LeadAdmin(OwnedAdmin):
         "external_id", "lat", "lng", "data", "created_at", "finished_at",
     ]  # fmt: skip
 
-    @display(description="status", label=STATUS_LABELS)
+    @display(description=label("status"), label=STATUS_LABELS)
     def state(self, lead: Lead) -> tuple[str, str]:
         finished = lead.status == Lead.Status.FINISHED
         return lead.status, lead.get_outcome_display() if finished else lead.get_status_display()
 
-    @display(description="why")
+    @display(description=label("why"))
     def reason_words(self, lead: Lead) -> str:
         return descriptions.describe_waiting(lead.reason) if lead.status == Lead.Status.BACKLOG else ""
 
-    @display(description="next call", ordering="due_at")
+    @display(description=label("next call"), ordering="due_at")
     def next_at(self, lead: Lead) -> str:
         return _local_time(lead.due_at, lead) if lead.status == Lead.Status.BACKLOG else "—"
 
-    @display(description="why it is in this state")
+    @display(description=label("why it is in this state"))
     def why_it_is_here(self, lead: Lead) -> str:
         return explain_lead(lead)
 
-    @display(description="phone")
+    @display(description=label("phone"))
     def phone_of_lead(self, lead: Lead) -> str:
-        return str(lead.phone)
+        return format_national(lead.phone) if lead.phone else "—"
 
-    @display(description="calls")
+    @display(description=label("calls"))
     def calls(self, lead: Lead) -> str:
         calls = Call.objects.filter(
             Q(organization=lead.organization_id), purpose="lead", subject_id=lead.pk
         ).order_by("attempt")
         rows = [(call.attempt, _local_time(call.created_at, lead), call.get_status_display()) for call in calls]
         if not rows:
-            return "None yet"
+            return gettext("None yet")
         return format_html("<ol>{}</ol>", format_html_join("", "<li value='{}'>{}: {}</li>", rows))
 
-    @display(description="consents")
+    @display(description=label("consents"))
     def consents(self, lead: Lead) -> str:
         rows = consents_of(lead.organization_id, str(lead.phone))[:20] if lead.phone else ()
         told = [(_describe_consent(row, lead),) for row in rows]
-        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}</li>", told)) if told else "None recorded"
+        return (
+            format_html("<ul>{}</ul>", format_html_join("", "<li>{}</li>", told))
+            if told
+            else gettext("None recorded")
+        )
 
-    @admin.action(description="Call now (within the calling rules)", permissions=["act"])
+    @admin.action(description=_("Call now (within the calling rules)"), permissions=["act"])
     def call_now(self, request: Any, queryset: QuerySet) -> None:
-        self._each(request, queryset, lead_actions.dispatch_now, "due now")
+        self._each(request, queryset, lead_actions.dispatch_now, gettext("{count:,} due now."))
 
-    @admin.action(description="Cancel (no more calls; can't be undone)", permissions=["act"])
+    @admin.action(description=_("Cancel (no more calls; can't be undone)"), permissions=["act"])
     def cancel(self, request: Any, queryset: QuerySet) -> None:
-        self._each(request, queryset, lead_actions.cancel_lead, "canceled")
+        self._each(request, queryset, lead_actions.cancel_lead, gettext("{count:,} canceled."))
 
     @action(
-        description="Call now",
+        description=_("Call now"),
         permissions=["act"],
         dialog={
-            "title": "Call this lead now?",
-            "description": "The lead becomes due now. All calling rules still apply.",
+            "title": _("Call this lead now?"),
+            "description": _("The lead becomes due now. All calling rules still apply."),
         },
     )
     def call_this_now(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         lead_actions.dispatch_now(int(object_id), actor=request.actor)
-        messages.success(request, "The lead is due now.")
+        messages.success(request, gettext("The lead is due now."))
         return self.back_to(object_id)
 
     @action(
-        description="Cancel",
+        description=_("Cancel"),
         permissions=["act"],
         dialog={
-            "title": "Cancel this lead?",
-            "description": "Its call, if any, is hung up. It won't be called again. This can't be undone.",
+            "title": _("Cancel this lead?"),
+            "description": _("Its call, if any, is hung up. It won't be called again. This can't be undone."),
         },
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         lead_actions.cancel_lead(int(object_id), actor=request.actor)
-        messages.success(request, "Lead canceled.")
+        messages.success(request, gettext("Lead canceled."))
         return self.back_to(object_id)
 
     def _each(self, request: Any, queryset: QuerySet, act: Callable[..., Any], result: str) -> None:
@@ -143,19 +151,25 @@ class LeadAdmin(OwnedAdmin):
                 done += 1
             except lead_actions.LeadConflict as error:
                 refused = str(error.detail)
-        messages.success(request, f"{done:,} {result}.")
+        messages.success(request, result.format(count=done))
         if refused:
-            messages.warning(request, f"The other leads are unchanged. {refused}")
+            messages.warning(request, gettext("The other leads are unchanged. {refused}").format(refused=refused))
 
 
 def _describe_consent(row: Consent, lead: Lead) -> str:
     words = f"{row.purpose}, {_local_time(row.given_at, lead)}, {row.source}"
     if row.withdrawn_at is not None:
-        return f"{words}; withdrawn {_local_time(row.withdrawn_at, lead)} ({row.withdrawn_by})"
+        return gettext("{words}; withdrawn {moment} ({withdrawn_by})").format(
+            words=words, moment=_local_time(row.withdrawn_at, lead), withdrawn_by=row.withdrawn_by
+        )
     return f"{words}: {row.words}" if row.words else words
 
 
 def _local_time(moment: datetime, lead: Lead) -> str:
     shown = moment.astimezone(ZoneInfo(lead.organization.time_zone))
     today = clock.now().astimezone(shown.tzinfo).date()
-    return f"{shown:%H:%M:%S}" if shown.date() == today else f"{shown:%b} {shown.day}, {shown:%Y, %H:%M}"
+    return (
+        f"{shown:%H:%M:%S}"
+        if shown.date() == today
+        else f"{languages.date_words(shown.date(), year=True, weekday=False)}, {shown:%H:%M}"
+    )

@@ -10,6 +10,7 @@ from django.core.exceptions import ValidationError
 from django.core.files.uploadedfile import UploadedFile
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import INPUT_CLASSES
 
 from accounts.admin.base import OwnedForm
@@ -18,8 +19,8 @@ from dispatch.leads.models import Recording
 from dispatch.leads.rules import audio
 from dispatch.leads.services import recordings
 
-HELP = "WAV or MP3, at most 5 MB, or the https address of such a file."
-_EITHER = "Choose a file or enter an address, not both."
+HELP = _("WAV or MP3, at most 5 MB, or the https address of such a file.")
+_EITHER = _("Choose a file or enter an address, not both.")
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
-from dispatch.core.languages import mark
+from dispatch.core.languages import gettext, mark
 from dispatch.leads.models.campaigns import Campaign, every_day
 from dispatch.leads.rules import states
 
@@ -184,4 +184,6 @@ class CustomerRate(OwnedModel):
         constraints = [models.UniqueConstraint(fields=["organization", "customer"], name="one_rate_per_customer")]
 
     def __str__(self) -> str:
-        return f"{self.customer}: {self.most} in {self.per_s} s"
+        return gettext("{customer}: {most} in {seconds} s").format(
+            customer=self.customer, most=self.most, seconds=self.per_s
+        )

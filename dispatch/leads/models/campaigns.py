@@ -18,7 +18,7 @@ from accounts.speech_fields import own_language, own_voice
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedTextField
-from dispatch.core.languages import mark
+from dispatch.core.languages import gettext, mark
 from dispatch.leads.rules import states
 from dispatch.leads.rules.script import has_words
 
@@ -343,7 +343,7 @@ class Lead(OwnedModel):
         ]
 
     def __str__(self) -> str:
-        return f"Lead {self.pk}"
+        return gettext("Lead {id}").format(id=self.pk)
 
 
 class LeadDispatch(OwnedModel):
@@ -388,4 +388,4 @@ class EngineSwitch(models.Model):
         constraints = [models.CheckConstraint(condition=Q(pk=1), name="one_engine_switch")]
 
     def __str__(self) -> str:
-        return "Lead calling for all organizations"
+        return gettext("Lead calling for all organizations")

@@ -12,6 +12,7 @@ from phonenumber_field.modelfields import PhoneNumberField
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
+from dispatch.core.languages import gettext
 from dispatch.leads.models.campaigns import FIRST_YEAR, check_purpose
 
 FUTURE = timedelta(minutes=5)  # by which clocks may differ
@@ -70,4 +71,4 @@ class Consent(OwnedModel):
                 raise ValidationError({"given_at": error}) from None
 
     def __str__(self) -> str:
-        return f"{self.phone or 'erased'}: {self.purpose}"
+        return f"{self.phone or gettext('erased')}: {self.purpose}"

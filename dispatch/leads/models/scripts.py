@@ -7,7 +7,7 @@ from django.core.validators import MaxValueValidator, MinValueValidator, RegexVa
 from django.db import models
 
 from accounts.scoping import OwnedModel
-from dispatch.core.languages import mark
+from dispatch.core.languages import gettext, mark
 from dispatch.leads.models.campaigns import Campaign
 from dispatch.leads.rules.script import Action, branch_problems, disposition_pattern
 
@@ -110,7 +110,7 @@ class KeyBranch(OwnedModel):
         constraints = [models.UniqueConstraint(fields=["campaign", "key"], name="one_branch_per_key")]
 
     def __str__(self) -> str:
-        return f"Key {self.key}: {self.get_action_display()}"
+        return gettext("Key {key}: {action}").format(key=self.key, action=self.get_action_display())
 
     def clean(self) -> None:
         if problems := branch_problems(self):

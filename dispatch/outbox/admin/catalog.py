@@ -10,10 +10,13 @@ from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.utils.html import format_html_join
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from accounts.admin.base import VIEW, OwnedAdmin, OwnedForm
+from dispatch.core.labels import BadgeColors, label, translate_label
 from dispatch.core.web.form_fields import BoundedJSONField
 from dispatch.outbox import catalog
 from dispatch.outbox.models import EventType
@@ -22,16 +25,18 @@ from dispatch.outbox.services import catalog as services
 
 def event_type_choices(own: QuerySet, current: list[str]) -> list[tuple[str, list[tuple[str, str]]]]:
     """Return the types that an endpoint can subscribe to, by subject. `current`: types that it has."""
-    groups: dict[str, list[tuple[str, str]]] = {"All": [("*", "* (all events)")]}
+    groups: dict[str, list[tuple[str, str]]] = {gettext("All"): [("*", gettext("* (all events)"))]}
     entries = [(row.name, row.description) for row in own.filter(archived_at=None).order_by("name")]
     entries += [(entry.name, entry.description) for entry in catalog.built_in().values()]
     for name, description in entries:
         subject = name.partition(".")[0]
-        group = groups.setdefault(subject, [(f"{subject}.*", f"{subject}.* (all of them)")])
+        group = groups.setdefault(
+            subject, [(f"{subject}.*", gettext("{subject}.* (all of them)").format(subject=subject))]
+        )
         group.append((name, f"{name}: {description}" if description else name))
     known = {name for group in groups.values() for name, _ in group}
     if others := sorted(set(current) - known):
-        groups["Other"] = [(name, name) for name in others]
+        groups[gettext("Other")] = [(name, name) for name in others]
     return list(groups.items())
 
 
@@ -40,17 +45,20 @@ class EventTypeForm(OwnedForm):
 
     schema = BoundedJSONField(
         required=False,
-        label="JSON Schema",
+        label=_("JSON Schema"),
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 12, "spellcheck": "false"}),
         help_text=(
-            'Draft 2020-12, such as {"type": "object", "properties": {"id": {"type": "integer"}}}. '
-            "Leave empty for none."
+            _(
+                'Draft 2020-12, such as {"type": "object", "properties": {"id": {"type": "integer"}}}. '
+                "Leave empty for none."
+            )
         ),
     )
     example = BoundedJSONField(
         required=False,
+        label=_("Example"),
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 6, "spellcheck": "false"}),
-        help_text="A payload that matches the schema.",
+        help_text=_("A payload that matches the schema."),
     )
 
     class Meta:
@@ -101,11 +109,11 @@ class EventTypeAdmin(OwnedAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return [*self.readonly_fields, "name"] if obj else list(self.readonly_fields)
 
-    @display(description="state", label={"current": "success", "archived": "info"})
+    @display(description=label("state"), label=BadgeColors({"current": "success", "archived": "info"}))
     def state(self, row: EventType) -> str:
-        return "archived" if row.archived_at else "current"
+        return translate_label("archived") if row.archived_at else translate_label("current")
 
-    @display(description="versions")
+    @display(description=label("versions"))
     def versions(self, row: EventType) -> Any:
         return format_html_join(
             "",
@@ -114,7 +122,7 @@ class EventTypeAdmin(OwnedAdmin):
                 (version.number, version.created_at, json.dumps(version.schema, indent=2, ensure_ascii=False))
                 for version in row.versions.all()
             ],
-        ) or "none"  # fmt: skip
+        ) or gettext("none")  # fmt: skip
 
     def save_model(self, request: Any, obj: EventType, form: Any, change: bool) -> None:
         names = ["name", "description", "is_enforced", "schema", "example"]
@@ -129,12 +137,12 @@ class EventTypeAdmin(OwnedAdmin):
         """Return False: types are archived, since messages of these types may exist."""
         return False
 
-    @admin.action(description="Archive (hidden from the catalog)", permissions=["change"])
+    @admin.action(description=_("Archive (hidden from the catalog)"), permissions=["change"])
     def archive(self, request: Any, queryset: QuerySet) -> None:
         done = sum(services.archive_type(row.pk, actor=request.actor) for row in queryset)
-        messages.success(request, f"{done} archived.")
+        messages.success(request, gettext("{done} archived.").format(done=done))
 
-    @admin.action(description="Restore (shown in the catalog)", permissions=["change"])
+    @admin.action(description=_("Restore (shown in the catalog)"), permissions=["change"])
     def restore(self, request: Any, queryset: QuerySet) -> None:
         done = sum(services.restore_type(row.pk, actor=request.actor) for row in queryset)
-        messages.success(request, f"{done} restored.")
+        messages.success(request, gettext("{done} restored.").format(done=done))

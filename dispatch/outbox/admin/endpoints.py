@@ -13,6 +13,8 @@ from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 from unfold.forms import BaseDialogForm
 from unfold.widgets import (
@@ -27,6 +29,8 @@ from accounts.admin.base import ACT, OwnedAdmin, OwnedForm, render_secret_once
 from dispatch.core import clock
 from dispatch.core.http import client_certificates
 from dispatch.core.http.ssrf import check_target_url
+from dispatch.core.labels import label, translate_label
+from dispatch.core.stored_texts import mark_stored
 from dispatch.core.web.form_fields import BoundedJSONField
 from dispatch.outbox.admin.catalog import event_type_choices
 from dispatch.outbox.admin.messages import exact_time, shorten
@@ -71,34 +75,40 @@ class EndpointForm(OwnedForm):
 
     new_headers = HeadersField(
         required=False,
-        label="Headers",
+        label=_("Headers"),
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
         help_text=(
-            'Example: {"Authorization": "Bearer …"}. Stored encrypted and never shown. '
-            "Leave empty to keep the current headers; enter {} to remove them."
+            _(
+                'Example: {"Authorization": "Bearer …"}. Stored encrypted and never shown. '
+                "Leave empty to keep the current headers; enter {} to remove them."
+            )
         ),
     )
 
     event_types = forms.MultipleChoiceField(
+        label=_("Event types"),
         required=False,
         widget=UnfoldAdminSelect2MultipleWidget,
-        help_text="From the event catalog. Leave empty for messages addressed to it by name only.",
+        help_text=_("From the event catalog. Leave empty for messages addressed to it by name only."),
     )
     new_client_secret = forms.CharField(
         required=False,
-        label="Client secret",
+        label=_("Client secret"),
         max_length=2000,
         strip=False,
         widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
-        help_text="Stored encrypted and never shown. Leave empty to keep the current one.",
+        help_text=_("Stored encrypted and never shown. Leave empty to keep the current one."),
     )
     new_client_key = forms.CharField(
         required=False,
-        label="Certificate's private key",
+        label=_("Certificate's private key"),
         max_length=client_certificates.MAX_LENGTH,
         widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false"}),
         help_text=(
-            "In PEM, without a passphrase. Stored encrypted and never shown. Leave empty to keep the current one."
+            _(
+                "In PEM, without a passphrase. Stored encrypted and never shown. Leave empty to keep the "
+                "current one."
+            )
         ),
     )
 
@@ -122,7 +132,9 @@ class EndpointForm(OwnedForm):
             self.fields["client_certificate"].widget.attrs |= {"rows": 3, "spellcheck": "false"}
         if "pool" in self.fields:
             self.fields["pool"].required = False
-            self.fields["pool"].help_text = "Leave empty to use the organization's default pool for messages."
+            self.fields["pool"].help_text = gettext(
+                "Leave empty to use the organization's default pool for messages."
+            )
 
     def clean_url(self) -> str:
         check_target_url(self.cleaned_data["url"])
@@ -164,7 +176,7 @@ class EndpointForm(OwnedForm):
 
     def clean_timeout_s(self) -> float:
         if self.cleaned_data["timeout_s"] > longest_timeout_s():
-            raise ValidationError(f"At most {longest_timeout_s():g} seconds.")
+            raise ValidationError(gettext("At most {seconds:g} seconds.").format(seconds=longest_timeout_s()))
         return float(self.cleaned_data["timeout_s"])
 
     def clean_pool(self) -> Any:
@@ -175,7 +187,7 @@ class EndpointForm(OwnedForm):
         if given is None:
             return None
         if not isinstance(given, dict):
-            raise ValidationError('Enter a JSON object such as {"Name": "value"}.')
+            raise ValidationError(gettext('Enter a JSON object such as {"Name": "value"}.'))
         check_own_headers(given)
         return given
 
@@ -194,7 +206,7 @@ def _each(values: list[Any] | None, check: Callable[[Any], None]) -> list[Any]:
 class ReasonForm(BaseDialogForm):
     """Ask for the reason, which is shown in the history."""
 
-    reason = forms.CharField(max_length=200, required=False, label="Reason", widget=UnfoldAdminTextInputWidget)
+    reason = forms.CharField(max_length=200, required=False, label=_("Reason"), widget=UnfoldAdminTextInputWidget)
 
 
 class RotationForm(BaseDialogForm):
@@ -204,11 +216,13 @@ class RotationForm(BaseDialogForm):
         min_value=0,
         max_value=services.MAX_OVERLAP_S // HOURS,
         initial=services.OVERLAP_S // HOURS,
-        label="Overlap in hours",
+        label=_("Overlap in hours"),
         widget=UnfoldAdminIntegerFieldWidget,
         help_text=(
-            "Both secrets stay valid for this long. Enter 0 to revoke the current secret "
-            "immediately (for example, if it leaked)."
+            _(
+                "Both secrets stay valid for this long. Enter 0 to revoke the current secret "
+                "immediately (for example, if it leaked)."
+            )
         ),
     )
 
@@ -216,11 +230,16 @@ class RotationForm(BaseDialogForm):
 class HealthFilter(admin.SimpleListFilter):
     """Filter endpoints by health."""
 
-    title = "health"
+    title = label("health")
     parameter_name = "health"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-        return [("ok", "Enabled and healthy"), ("failing", "Failing"), ("paused", "Paused"), ("off", "Disabled")]
+        return [
+            ("ok", gettext("Enabled and healthy")),
+            ("failing", gettext("Failing")),
+            ("paused", gettext("Paused")),
+            ("off", gettext("Disabled")),
+        ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
         failing = Q(target__failures__gt=0) | Q(target__open_until__isnull=False)
@@ -264,8 +283,8 @@ class EndpointAdmin(OwnedAdmin):
     certificate_fields = ["client_certificate", "new_client_key"]
     fieldsets = [
         (None, {"fields": [*readonly_fields[:2], *own_fields, *readonly_fields[2:5]]}),
-        ("OAuth 2.0 client credentials", {"fields": oauth_fields, "classes": ["collapse"]}),
-        ("Mutual TLS", {"fields": [*certificate_fields, "client_certificate_until"], "classes": ["collapse"]}),
+        (_("OAuth 2.0 client credentials"), {"fields": oauth_fields, "classes": ["collapse"]}),
+        (_("Mutual TLS"), {"fields": [*certificate_fields, "client_certificate_until"], "classes": ["collapse"]}),
     ]
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
@@ -283,40 +302,44 @@ class EndpointAdmin(OwnedAdmin):
         if not (self.permitted(request, "change", obj) if obj else self.permitted(request, "add")):
             hidden |= set(WRITTEN_ONLY)
         fieldsets = super().get_fieldsets(request, obj)
-        for _, options in fieldsets:
+        for _title, options in fieldsets:
             options["fields"] = [name for name in options["fields"] if name not in hidden]
         return fieldsets
 
-    @display(description="URL", ordering="url")
+    @display(description=label("URL"), ordering="url")
     def address(self, endpoint: Endpoint) -> str:
         return shorten(endpoint.url)
 
-    @display(description="health", label=STATE_LABELS)
+    @display(description=label("health"), label=STATE_LABELS)
     def state(self, endpoint: Endpoint) -> tuple[str, str]:
         state = services.health_of(endpoint).state
-        return state, state.replace("_", " ")
+        return state, translate_label(state.replace("_", " "))
 
-    @display(description="event types")
+    @display(description=label("event types"))
     def subscriptions(self, endpoint: Endpoint) -> str:
-        return shorten(", ".join(endpoint.event_types)) or "Only messages addressed to it"
+        return shorten(", ".join(endpoint.event_types)) or gettext("Only messages addressed to it")
 
-    @display(description="health")
+    @display(description=label("health"))
     def health(self, endpoint: Endpoint) -> str:
         return services.health_of(endpoint, endpoint.organization.time_zone).words
 
-    @display(description="waiting")
+    @display(description=label("waiting"))
     def waiting(self, endpoint: Endpoint) -> str:
         report = services.build_report(endpoint)
         due_at = report.oldest_due_at
         is_late = due_at is not None and due_at < clock.now()
         since = exact_time(due_at, endpoint.organization.time_zone) if due_at else ""
         return format_html(
-            "{}, {} in flight, {}, blocked groups: {}{}",
-            self._messages(endpoint, "PENDING", f"{_format_count(report.pending)} pending"),
-            _format_count(report.in_flight),
-            self._messages(endpoint, "ERROR", f"{_format_count(report.errors)} in error"),
-            report.blocked_groups,
-            f"; the oldest has been due since {since}" if is_late else "",
+            "{}, {}, {}, {}{}",
+            self._messages(
+                endpoint, "PENDING", gettext("{count} pending").format(count=_format_count(report.pending))
+            ),
+            gettext("{count} in flight").format(count=_format_count(report.in_flight)),
+            self._messages(
+                endpoint, "ERROR", gettext("{count} in error").format(count=_format_count(report.errors))
+            ),
+            gettext("blocked groups: {count}").format(count=report.blocked_groups),
+            gettext("; the oldest has been due since {since}").format(since=since) if is_late else "",
         )
 
     def _messages(self, endpoint: Endpoint, status: str, words: str) -> str:
@@ -326,9 +349,9 @@ class EndpointAdmin(OwnedAdmin):
         shown = '<a class="text-primary-600 dark:text-primary-500" href="{}?{}">{}</a>'
         return format_html(shown, at, query, words)
 
-    @display(description="configured headers")
+    @display(description=label("configured headers"))
     def header_names(self, endpoint: Endpoint) -> str:
-        return ", ".join(sorted(endpoint.headers or {})) or "none"
+        return ", ".join(sorted(endpoint.headers or {})) or gettext("none")
 
     # --- Saving -----------------------------------------------------------------------------------------------
     def save_model(self, request: Any, obj: Endpoint, form: Any, change: bool) -> None:
@@ -343,8 +366,16 @@ class EndpointAdmin(OwnedAdmin):
         obj.pk, obj.pool, obj._state.adding = endpoint.pk, endpoint.pool, False
 
     def response_add(self, request: Any, obj: Endpoint, post_url_continue: str | None = None) -> HttpResponse:
-        text = "Give this secret to the receiver so that it can verify our signatures. It won't be shown again."
-        return render_secret_once(self, request, f"The endpoint “{obj.name}” was added", text, request.shown_once)
+        text = gettext(
+            "Give this secret to the receiver so that it can verify our signatures. It won't be shown again."
+        )
+        return render_secret_once(
+            self,
+            request,
+            gettext("The endpoint “{name}” was added").format(name=obj.name),
+            text,
+            request.shown_once,
+        )
 
     def delete_model(self, request: Any, obj: Endpoint) -> None:
         services.delete_endpoint(obj.pk, actor=request.actor)
@@ -355,71 +386,73 @@ class EndpointAdmin(OwnedAdmin):
             self.log_change(request, self.get_object(request, object_id), words)
 
     # --- Actions ----------------------------------------------------------------------------------------------
-    @admin.action(description="Pause (messages are kept)", permissions=["act"])
+    @admin.action(description=_("Pause (messages are kept)"), permissions=["act"])
     def pause(self, request: Any, queryset: QuerySet) -> None:
         done = [row for row in queryset if target_health.pause_endpoint(row.pk, "", actor=request.actor)]
         for row in done:
-            self.log_change(request, row, "Paused.")
-        messages.success(request, f"{len(done)} paused.")
+            self.log_change(request, row, mark_stored("Paused."))
+        messages.success(request, gettext("{count} paused.").format(count=len(done)))
 
-    @admin.action(description="Resume (waiting messages are sent)", permissions=["act"])
+    @admin.action(description=_("Resume (waiting messages are sent)"), permissions=["act"])
     def resume(self, request: Any, queryset: QuerySet) -> None:
         done = [row for row in queryset if target_health.resume_endpoint(row.pk, actor=request.actor)]
         for row in done:
-            self.log_change(request, row, "Resumed.")
-        messages.success(request, f"{len(done)} resumed.")
+            self.log_change(request, row, mark_stored("Resumed."))
+        messages.success(request, gettext("{count} resumed.").format(count=len(done)))
 
     @action(
-        description="Pause",
+        description=_("Pause"),
         permissions=["act"],
         dialog={
-            "title": "Pause this endpoint?",
-            "description": "Delivery stops until you resume it. Messages are kept.",
+            "title": _("Pause this endpoint?"),
+            "description": _("Delivery stops until you resume it. Messages are kept."),
             "form_class": ReasonForm,
         },
     )
     def pause_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         done = target_health.pause_endpoint(int(object_id), form.cleaned_data["reason"], actor=request.actor)
-        self._log_action(request, object_id, "Paused." if done else "")
-        messages.success(request, "Paused." if done else "It was already paused.")
+        self._log_action(request, object_id, mark_stored("Paused.") if done else "")
+        messages.success(request, gettext("Paused.") if done else gettext("It was already paused."))
         return self.back_to(object_id)
 
     @action(
-        description="Resume",
+        description=_("Resume"),
         permissions=["act"],
-        dialog={"title": "Resume this endpoint?", "description": "Waiting messages are sent right away."},
+        dialog={"title": _("Resume this endpoint?"), "description": _("Waiting messages are sent right away.")},
     )
     def resume_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         done = target_health.resume_endpoint(int(object_id), actor=request.actor)
-        self._log_action(request, object_id, "Resumed." if done else "")
-        messages.success(request, "Resumed." if done else "It wasn't paused.")
+        self._log_action(request, object_id, mark_stored("Resumed.") if done else "")
+        messages.success(request, gettext("Resumed.") if done else gettext("It wasn't paused."))
         return self.back_to(object_id)
 
     @action(
-        description="Send a test message",
+        description=_("Send a test message"),
         permissions=["act"],
         dialog={
-            "title": "Send a test message?",
+            "title": _("Send a test message?"),
             "description": (
-                "Sends a message of type endpoint.test. It has no order, so it doesn't block other messages."
+                _("Sends a message of type endpoint.test. It has no order, so it doesn't block other messages.")
             ),
         },
     )
     def test(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         message_id = services.send_test(self.get_object(request, object_id), actor=request.actor)
-        messages.success(request, f"Message {message_id} is on its way.")
+        messages.success(request, gettext("Message {message_id} is on its way.").format(message_id=message_id))
         return HttpResponse(
             headers={"HX-Redirect": reverse(f"{self.admin_site.name}:outbox_message_change", args=[message_id])}
         )
 
     @action(
-        description="Replace the secret",
+        description=_("Replace the secret"),
         permissions=["change"],
         dialog={
-            "title": "Replace the signing secret?",
+            "title": _("Replace the signing secret?"),
             "description": (
-                "The new secret is shown once. Both secrets stay valid during the "
-                "overlap, so that the receiver can switch."
+                _(
+                    "The new secret is shown once. Both secrets stay valid during the "
+                    "overlap, so that the receiver can switch."
+                )
             ),
             "form_class": RotationForm,
         },
@@ -428,41 +461,43 @@ class EndpointAdmin(OwnedAdmin):
         endpoint, secret, _ = services.rotate_secret(
             int(object_id), actor=request.actor, overlap_s=form.cleaned_data["overlap_h"] * HOURS
         )
-        self.log_change(request, endpoint, "Replaced the signing secret.")
+        self.log_change(request, endpoint, mark_stored("Replaced the signing secret."))
         shown = '<div id="dialog-form"><p>Copy it now. It is shown only once:</p><p><code>{}</code></p></div>'
         return HttpResponse(format_html(shown, secret), headers={"Cache-Control": "no-store"})
 
     @action(
-        description="Disable",
+        description=_("Disable"),
         permissions=["change"],
         dialog={
-            "title": "Disable this endpoint?",
+            "title": _("Disable this endpoint?"),
             "description": (
-                "Dispatch does this automatically after several days of failures. "
-                "Messages are kept until you enable it."
+                _(
+                    "Dispatch does this automatically after several days of failures. "
+                    "Messages are kept until you enable it."
+                )
             ),
             "form_class": ReasonForm,
         },
     )
     def disable(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         done = target_health.disable_endpoint(
-            int(object_id), form.cleaned_data["reason"] or "Disabled manually.", actor=request.actor
+            int(object_id), form.cleaned_data["reason"] or mark_stored("Disabled manually."), actor=request.actor
         )
-        self._log_action(request, object_id, "Disabled." if done else "")
-        messages.success(request, "Disabled." if done else "It was already disabled.")
+        self._log_action(request, object_id, mark_stored("Disabled.") if done else "")
+        messages.success(request, gettext("Disabled.") if done else gettext("It was already disabled."))
         return self.back_to(object_id)
 
     @action(
-        description="Enable",
+        description=_("Enable"),
         permissions=["change"],
-        dialog={"title": "Enable this endpoint?", "description": "Waiting messages are sent right away."},
+        dialog={"title": _("Enable this endpoint?"), "description": _("Waiting messages are sent right away.")},
     )
     def enable(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         done = target_health.enable_endpoint(int(object_id), actor=request.actor)
-        self._log_action(request, object_id, "Enabled." if done else "")
-        messages.success(request, "Enabled." if done else "It wasn't disabled.")
+        self._log_action(request, object_id, mark_stored("Enabled.") if done else "")
+        messages.success(request, gettext("Enabled.") if done else gettext("It wasn't disabled."))
         return self.back_to(object_id)
 
 
 def _format_count(number: int) -> str:
-    return f"{number:,}" + (" or more" if number >= services.COUNT_LIMIT else "")
+    return gettext("{count:,} or more").format(count=number) if number >= services.COUNT_LIMIT else f"{number:,}"

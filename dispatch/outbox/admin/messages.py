@@ -13,11 +13,15 @@ from django.db.models import Count, F, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
+from dispatch.core.labels import label, translate_label
+from dispatch.core.languages import mark
 from dispatch.outbox.explain import why_stuck
-from dispatch.outbox.models import Attempt, Message, MessageGroup, QuarantinedPointer
+from dispatch.outbox.models import Attempt, Message, MessageGroup, QuarantinedPointer, Status
 from dispatch.outbox.services.actions import Action, act_on_messages
 
 STATUS_LABELS = {
@@ -29,6 +33,27 @@ STATUS_LABELS = {
     "CANCELLED": "warning",
     "EXPIRED": "warning",
 }
+GROUP_COLORS = {"blocked": "danger", "waiting": "info", "idle": "success"}
+# What an action reports.
+DONE = {
+    Action.RETRY: mark("{count:,} retried."),
+    Action.RESOLVE: mark("{count:,} resolved."),
+    Action.IGNORE: mark("{count:,} ignored."),
+    Action.CANCEL: mark("{count:,} canceled."),
+    Action.REPLAY: mark("{count:,} replayed."),
+}
+NOT_DONE = {
+    Action.RETRY: mark("{count:,} not retried: only messages in ERROR can be; these are: {statuses}."),
+    Action.RESOLVE: mark("{count:,} not resolved: only messages in ERROR can be; these are: {statuses}."),
+    Action.IGNORE: mark("{count:,} not ignored: only messages in ERROR can be; these are: {statuses}."),
+    Action.CANCEL: mark(
+        "{count:,} not canceled: only messages that have not ended can be; these are: {statuses}."
+    ),
+    Action.REPLAY: mark(
+        "{count:,} not replayed: only messages that have ended without an error and still have their content can "
+        "be; these are: {statuses}."
+    ),
+}
 # How many messages one replay sends again, oldest first.
 MAX_REPLAYED = 10_000
 # How many messages of a group's queue a page shows.
@@ -38,14 +63,14 @@ SHOWN_OF_GROUP = 20
 class StuckFilter(admin.SimpleListFilter):
     """Filter for messages that need attention."""
 
-    title = "needs attention"
+    title = label("needs attention")
     parameter_name = "needs"
 
     def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
         return [
-            ("blocking", "Blocks its group"),
-            ("open", "Open"),
-            ("tried", "Open, tried before"),
+            ("blocking", gettext("Blocks its group")),
+            ("open", translate_label("Open")),
+            ("tried", gettext("Open, tried before")),
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
@@ -69,28 +94,28 @@ class AttemptInline(OwnedTabularInline):
     readonly_fields = fields
     ordering = ["-id"]
     per_page = 20
-    verbose_name_plural = "attempts, latest first"
+    verbose_name_plural = label("attempts, latest first")
 
-    @display(description="ended")
+    @display(description=label("ended"))
     def when(self, attempt: Attempt) -> str:
         return exact_time(attempt.ended_at, attempt.organization.time_zone)
 
-    @display(description="result")
+    @display(description=label("result"))
     def result(self, attempt: Attempt) -> str:
         words = attempt.get_outcome_display()
         code = f" ({attempt.status_code})" if attempt.status_code else ""
-        late = ", too late" if attempt.is_late else "" if attempt.is_spent else ", not counted"
+        late = gettext(", too late") if attempt.is_late else "" if attempt.is_spent else gettext(", not counted")
         return f"{words}{code}{late}"
 
-    @display(description="duration")
+    @display(description=label("duration"))
     def took(self, attempt: Attempt) -> str:
         return f"{attempt.elapsed_s * 1000:,.0f} ms"
 
-    @display(description="request")
+    @display(description=label("request"))
     def asked(self, attempt: Attempt) -> str:
         return f"POST {shorten(attempt.url, 200)}" if attempt.url else "—"
 
-    @display(description="response")
+    @display(description=label("response"))
     def answered(self, attempt: Attempt) -> str:
         if attempt.answer:
             return format_html('<pre class="whitespace-pre-wrap break-all">{}</pre>', attempt.answer)
@@ -110,7 +135,7 @@ class MessageAdmin(OwnedAdmin):
     list_filter_sheet = True
     list_select_related = ["endpoint", "group", "organization"]
     search_fields = ["=id", "=webhook_id", "=group__name", "=type", "=idempotency_key"]
-    search_help_text = "Number, webhook-id, group, type or idempotency key"
+    search_help_text = _("Number, webhook-id, group, type or idempotency key")
     ordering = ["-id"]
     show_full_result_count = False
     inlines = [AttemptInline]
@@ -120,7 +145,7 @@ class MessageAdmin(OwnedAdmin):
     fieldsets = [
         (None, {"fields": ["why", "is_now", "type", "to", "in_group", "sequence", "mode", "body"]}),
         (
-            "When",
+            _("When"),
             {
                 "fields": [
                     "created_at", "scheduled_for", "due_at", "queued_at", "started_at", "lease_until", "ended_at",
@@ -129,7 +154,7 @@ class MessageAdmin(OwnedAdmin):
             },
         ),
         (
-            "Result",
+            _("Result"),
             {
                 "fields": [
                     "attempts", "all_attempts", "lapses", "last_error", "resolution", "epoch", "replays",
@@ -143,47 +168,48 @@ class MessageAdmin(OwnedAdmin):
         model = [field.name for field in Message._meta.fields]
         return [*self.readonly_fields, *(name for name in model if name != "organization")]
 
-    @display(description="why it is in this state")
+    @display(description=label("why it is in this state"))
     def why(self, message: Message) -> str:
         return why_stuck(message, message.organization.time_zone)
 
-    @display(description="status", ordering="status", label=STATUS_LABELS)
+    @display(description=label("status"), ordering="status", label=STATUS_LABELS)
     def state(self, message: Message) -> tuple[str, str]:
         return message.status, self.is_now(message)
 
-    @display(description="status")
+    @display(description=label("status"))
     def is_now(self, message: Message) -> str:
-        resolved = f", {message.resolution}" if message.resolution else ""
+        resolved = f", {gettext(message.resolution)}" if message.resolution else ""
         return f"{message.get_status_display()}{resolved}"
 
-    @display(description="created", ordering="id")
+    @display(description=label("created"), ordering="id")
     def created(self, message: Message) -> str:
         return exact_time(message.created_at, message.organization.time_zone)
 
-    @display(description="all attempts", ordering="calls")
+    @display(description=label("all attempts"), ordering="calls")
     def all_attempts(self, message: Message) -> int:
         """Count the attempts, including those that don't count against the budget."""
         return message.calls
 
-    @display(description="to")
+    @display(description=label("to"))
     def to(self, message: Message) -> str:
         return message.endpoint.name if message.endpoint else message.url
 
-    @display(description="to", ordering="endpoint__name")
+    @display(description=label("to"), ordering="endpoint__name")
     def sent_to(self, message: Message) -> str:
         return shorten(self.to(message))
 
-    @display(description="group")
+    @display(description=label("group"))
     def in_group(self, message: Message) -> str:
         if message.mode == "IMMEDIATE":
-            return format_html("{} (no order)", message.group.name)
+            return gettext("{group} (no order)").format(group=message.group.name)
         return link(self, message.group, message.group.name)
 
-    @display(description="group", ordering="group__name")
+    @display(description=label("group"), ordering="group__name")
     def named_group(self, message: Message) -> str:
-        return shorten(message.group.name) + (" (no order)" if message.mode == "IMMEDIATE" else "")
+        name = shorten(message.group.name)
+        return gettext("{group} (no order)").format(group=name) if message.mode == "IMMEDIATE" else name
 
-    @display(description="payload")
+    @display(description=label("payload"))
     def body(self, message: Message) -> str:
         try:
             text = json.dumps(json.loads(message.payload), indent=2, ensure_ascii=False)
@@ -192,57 +218,59 @@ class MessageAdmin(OwnedAdmin):
         return format_html('<pre class="whitespace-pre-wrap break-all">{}</pre>', text)
 
     # --- On several messages: those selected, or all that match the filters -----------------------------------
-    @admin.action(description="Retry (resets the attempt count; history is kept)", permissions=["act"])
+    @admin.action(description=_("Retry (resets the attempt count; history is kept)"), permissions=["act"])
     def retry(self, request: Any, queryset: QuerySet) -> None:
         apply_action(request, Action.RETRY, queryset)
 
-    @admin.action(description="Ignore (gives up; the group continues)", permissions=["act"])
+    @admin.action(description=_("Ignore (gives up; the group continues)"), permissions=["act"])
     def ignore(self, request: Any, queryset: QuerySet) -> None:
         apply_action(request, Action.IGNORE, queryset)
 
-    @admin.action(description="Resolve (already handled; the group continues)", permissions=["act"])
+    @admin.action(description=_("Resolve (already handled; the group continues)"), permissions=["act"])
     def resolve(self, request: Any, queryset: QuerySet) -> None:
         apply_action(request, Action.RESOLVE, queryset)
 
-    @admin.action(description="Cancel (not sent)", permissions=["act"])
+    @admin.action(description=_("Cancel (not sent)"), permissions=["act"])
     def cancel(self, request: Any, queryset: QuerySet) -> None:
         apply_action(request, Action.CANCEL, queryset)
 
-    @admin.action(description="Replay (sends messages again that have ended)", permissions=["act"])
+    @admin.action(description=_("Replay (sends messages again that have ended)"), permissions=["act"])
     def replay(self, request: Any, queryset: QuerySet) -> None:
         apply_action(request, Action.REPLAY, queryset)
 
     # --- On one message -----------------------------------------------------------------------------------------
     @action(
-        description="Retry",
+        description=_("Retry"),
         permissions=["act"],
         dialog={
-            "title": "Retry this message?",
-            "description": ("Resets the attempt count. Only for messages in ERROR."),
+            "title": _("Retry this message?"),
+            "description": (_("Resets the attempt count. Only for messages in ERROR.")),
         },
     )
     def retry_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         return self._act(request, Action.RETRY, object_id)
 
     @action(
-        description="Ignore",
+        description=_("Ignore"),
         permissions=["act"],
         dialog={
-            "title": "Ignore this message?",
-            "description": "The message becomes CANCELLED and its group continues. Only for messages in ERROR.",
+            "title": _("Ignore this message?"),
+            "description": _("The message becomes CANCELLED and its group continues. Only for messages in ERROR."),
         },
     )
     def ignore_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         return self._act(request, Action.IGNORE, object_id)
 
     @action(
-        description="Resolve",
+        description=_("Resolve"),
         permissions=["act"],
         dialog={
-            "title": "Resolve this message?",
+            "title": _("Resolve this message?"),
             "description": (
-                "The message becomes COMPLETED without being sent, and its group "
-                "continues. Only for messages in ERROR."
+                _(
+                    "The message becomes COMPLETED without being sent, and its group "
+                    "continues. Only for messages in ERROR."
+                )
             ),
         },
     )
@@ -250,13 +278,15 @@ class MessageAdmin(OwnedAdmin):
         return self._act(request, Action.RESOLVE, object_id)
 
     @action(
-        description="Cancel",
+        description=_("Cancel"),
         permissions=["act"],
         dialog={
-            "title": "Cancel this message?",
+            "title": _("Cancel this message?"),
             "description": (
-                "A waiting message is never sent. A message in flight may still "
-                "arrive; its group continues afterwards."
+                _(
+                    "A waiting message is never sent. A message in flight may still "
+                    "arrive; its group continues afterwards."
+                )
             ),
         },
     )
@@ -264,13 +294,15 @@ class MessageAdmin(OwnedAdmin):
         return self._act(request, Action.CANCEL, object_id)
 
     @action(
-        description="Replay",
+        description=_("Replay"),
         permissions=["act"],
         dialog={
-            "title": "Replay this message?",
+            "title": _("Replay this message?"),
             "description": (
-                "The receiver gets it again, with the same webhook-id and the header Dispatch-Replay. Later "
-                "messages of its group wait for it."
+                _(
+                    "The receiver gets it again, with the same webhook-id and the header Dispatch-Replay. Later "
+                    "messages of its group wait for it."
+                )
             ),
         },
     )
@@ -298,26 +330,28 @@ class MessageGroupAdmin(OwnedAdmin):
     readonly_fields = fields
     actions = ["retry_blockers", "ignore_blockers", "resolve_blockers"]
 
-    @display(description="name", ordering="name")
+    @display(description=label("name"), ordering="name")
     def named(self, group: MessageGroup) -> str:
         return shorten(group.name)
 
-    @display(description="endpoint", ordering="endpoint__name", empty_value="URLs without an endpoint")
+    @display(
+        description=label("endpoint"), ordering="endpoint__name", empty_value=label("URLs without an endpoint")
+    )
     def to(self, group: MessageGroup) -> str | None:
         return shorten(group.endpoint.name) if group.endpoint else None
 
-    @display(description="state", label={"blocked": "danger", "waiting": "info", "idle": "success"})
+    @display(description=label("state"), label=GROUP_COLORS)
     def state(self, group: MessageGroup) -> tuple[str, str]:
         kind = "blocked" if group.blocked_by else "waiting" if group.wake_at else "idle"
         return kind, self.is_now(group)
 
-    @display(description="state")
+    @display(description=label("state"))
     def is_now(self, group: MessageGroup) -> str:
         if group.blocked_by:
-            return f"blocked by the ERROR of message {group.blocked_by}"
-        return "has messages to send" if group.wake_at else "empty"
+            return gettext("blocked by the ERROR of message {message_id}").format(message_id=group.blocked_by)
+        return gettext("has messages to send") if group.wake_at else gettext("empty")
 
-    @display(description="queue")
+    @display(description=label("queue"))
     def line(self, group: MessageGroup) -> str:
         """List the open messages and ERRORs of the group, in order."""
         own = group.messages.exclude(mode="IMMEDIATE").filter(
@@ -325,25 +359,26 @@ class MessageGroupAdmin(OwnedAdmin):
         )
         messages_of_group = list(own.order_by("sequence", "id")[: SHOWN_OF_GROUP + 1])
         if not messages_of_group:
-            return "empty"
+            return gettext("empty")
         rows = (
             (link(MessageAdmin(Message, self.admin_site), row, f"{row.pk} {row.type}"), row.sequence,
              row.get_status_display(), why_stuck(row, group.organization.time_zone))
             for row in messages_of_group[:SHOWN_OF_GROUP]
         )  # fmt: skip
-        listed = format_html_join("", "<li>{} (sequence {}): {}. {}</li>", rows)
-        more = "<p>… and more</p>" if len(messages_of_group) > SHOWN_OF_GROUP else ""
-        return format_html("<ol>{}</ol>" + more, listed)
+        listed = format_html_join("", gettext("<li>{} (sequence {}): {}. {}</li>"), rows)
+        has_more = len(messages_of_group) > SHOWN_OF_GROUP
+        more = format_html("<p>{}</p>", gettext("… and more")) if has_more else ""
+        return format_html("<ol>{}</ol>{}", listed, more)
 
-    @admin.action(description="Retry the blocking messages", permissions=["act"])
+    @admin.action(description=_("Retry the blocking messages"), permissions=["act"])
     def retry_blockers(self, request: Any, queryset: QuerySet) -> None:
         apply_action(request, Action.RETRY, _blockers(queryset))
 
-    @admin.action(description="Ignore the blocking messages", permissions=["act"])
+    @admin.action(description=_("Ignore the blocking messages"), permissions=["act"])
     def ignore_blockers(self, request: Any, queryset: QuerySet) -> None:
         apply_action(request, Action.IGNORE, _blockers(queryset))
 
-    @admin.action(description="Resolve the blocking messages", permissions=["act"])
+    @admin.action(description=_("Resolve the blocking messages"), permissions=["act"])
     def resolve_blockers(self, request: Any, queryset: QuerySet) -> None:
         apply_action(request, Action.RESOLVE, _blockers(queryset))
 
@@ -389,14 +424,10 @@ def apply_action(request: Any, chosen: Action, rows: QuerySet) -> None:
     done = act_on_messages(chosen, ids[:MAX_REPLAYED] if chosen is Action.REPLAY else ids, actor=request.actor)
     refused.update(done.refused.values())
     if done.changed or not refused:
-        messages.success(request, f"{len(done.changed):,} {chosen.verb}.")
+        messages.success(request, gettext(DONE[chosen]).format(count=len(done.changed)))
     if refused:
-        statuses = ", ".join(sorted(refused))
-        wanted = {
-            Action.CANCEL: "only messages that have not ended",
-            Action.REPLAY: "only messages that have ended without an error and still have their content",
-        }.get(chosen, "only messages in ERROR")
-        messages.warning(request, f"{refused.total():,} not {chosen.verb}: {wanted} can be; these are {statuses}.")
+        statuses = ", ".join(sorted(translate_label(Status(status).label) for status in refused))
+        messages.warning(request, gettext(NOT_DONE[chosen]).format(count=refused.total(), statuses=statuses))
 
 
 def _blockers(groups: QuerySet) -> QuerySet:

@@ -9,15 +9,22 @@ from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminIntegerFieldWidget
 
 from accounts.admin.base import EVERYTHING, OwnedAdmin, OwnedForm, render_secret_once
+from dispatch.core.labels import BadgeColors, label, translate_label
 from dispatch.outbox.api.portal import portal_url
 from dispatch.outbox.models import Endpoint, PortalLink
 from dispatch.outbox.services import portal
 
 HOURS = 3600
+
+STATE_COLORS = BadgeColors(
+    {"new": "info", "open": "success", "used": "warning", "expired": "warning", "revoked": "danger"}
+)
 
 
 class PortalLinkForm(OwnedForm):
@@ -25,12 +32,12 @@ class PortalLinkForm(OwnedForm):
 
     link_h = forms.IntegerField(
         min_value=1, max_value=portal.MAX_LINK_S // HOURS, initial=portal.LINK_S // HOURS,
-        label="Hours to open it", widget=UnfoldAdminIntegerFieldWidget,
-        help_text="The link can be opened once, within this time.",
+        label=_("Hours to open it"), widget=UnfoldAdminIntegerFieldWidget,
+        help_text=_("The link can be opened once, within this time."),
     )  # fmt: skip
     session_h = forms.IntegerField(
         min_value=1, max_value=portal.MAX_SESSION_S // HOURS, initial=portal.SESSION_S // HOURS,
-        label="Hours it stays open", widget=UnfoldAdminIntegerFieldWidget,
+        label=_("Hours it stays open"), widget=UnfoldAdminIntegerFieldWidget,
     )  # fmt: skip
 
     class Meta:
@@ -75,18 +82,18 @@ class PortalLinkAdmin(OwnedAdmin):
         scope = ["endpoint", "receiver", "label", "is_read_only"]
         return [*scope, "event_types", *self.readonly_fields] if obj else [*scope, "link_h", "session_h"]
 
-    @display(description="opens")
+    @display(description=label("opens"))
     def opens(self, link: PortalLink) -> str:
         if link.endpoint_id:
             return str(Endpoint.objects.values_list("name", flat=True).get(pk=link.endpoint_id))
-        return f"all endpoints of {link.receiver}"
+        return gettext("all endpoints of {receiver}").format(receiver=link.receiver)
 
     @display(
-        description="state",
-        label={"new": "info", "open": "success", "used": "warning", "expired": "warning", "revoked": "danger"},
+        description=label("state"),
+        label=STATE_COLORS,
     )
     def state(self, link: PortalLink) -> str:
-        return portal.state_of(link)
+        return translate_label(portal.state_of(link))
 
     def save_model(self, request: Any, obj: PortalLink, form: Any, change: bool) -> None:
         given = {name: form.cleaned_data[name] for name in ("endpoint", "receiver", "label", "is_read_only")}
@@ -97,10 +104,10 @@ class PortalLinkAdmin(OwnedAdmin):
         obj.pk, obj._state.adding, request.shown_once = link.pk, False, portal_url(link, code)
 
     def response_add(self, request: Any, obj: PortalLink, post_url_continue: str | None = None) -> HttpResponse:
-        text = "Send this link to the receiver. It can be opened once and won't be shown again."
-        return render_secret_once(self, request, "The portal link was created", text, request.shown_once)
+        text = gettext("Send this link to the receiver. It can be opened once and won't be shown again.")
+        return render_secret_once(self, request, gettext("The portal link was created"), text, request.shown_once)
 
-    @admin.action(description="Revoke (ends the session too)", permissions=["act"])
+    @admin.action(description=_("Revoke (ends the session too)"), permissions=["act"])
     def revoke(self, request: Any, queryset: QuerySet) -> None:
         done = sum(portal.revoke_link(row.pk, actor=request.actor) for row in queryset)
-        messages.success(request, f"{done} revoked.")
+        messages.success(request, gettext("{done} revoked.").format(done=done))

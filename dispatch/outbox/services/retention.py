@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db import transaction
 from django.db.models.functions import Coalesce, Least
 
+from dispatch.core.languages import mark
 from dispatch.core.privacy import event_retention, retention
 from dispatch.outbox import sql
 from dispatch.outbox.models import PortalLink
@@ -56,7 +57,9 @@ def register() -> None:
         "messages",
         KEPT_DAYS,
         delete_expired_messages,
-        label="Messages that have ended",
+        label=mark("Messages that have ended"),
         shortest_days=settings.IDEMPOTENCY_KEEP_DAYS,
     )
-    retention.register("portal_links", LINK_DAYS, delete_expired_links, label="Portal links that no longer work")
+    retention.register(
+        "portal_links", LINK_DAYS, delete_expired_links, label=mark("Portal links that no longer work")
+    )

@@ -7,9 +7,12 @@ from typing import Any
 from django.contrib import admin
 from django.http import HttpResponse
 from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin
+from dispatch.core.labels import label
 from dispatch.schedules.models import BulkImport
 from dispatch.schedules.services import bulk_import
 
@@ -30,16 +33,20 @@ class BulkImportAdmin(OwnedAdmin):
     fields = ["status", "total", "created", "refused", "created_at", "ended_at", "refusals"]
     readonly_fields = fields
 
-    @display(description="rejected rows")
+    @display(description=label("rejected rows"))
     def refusals(self, row: BulkImport) -> str:
         rejected = list(row.row_errors.all()[:SHOWN])
         items = ((entry.row, "; ".join(str(error.get("detail")) for error in entry.errors)) for entry in rejected)
-        return format_html("<ul>{}</ul>", format_html_join("", "<li>{}: {}</li>", items)) if rejected else "none"
+        return (
+            format_html("<ul>{}</ul>", format_html_join("", "<li>{}: {}</li>", items))
+            if rejected
+            else gettext("none")
+        )
 
     @action(
-        description="Cancel",
+        description=_("Cancel"),
         permissions=["act"],
-        dialog={"title": "Cancel this import?", "description": "Schedules created so far are kept."},
+        dialog={"title": _("Cancel this import?"), "description": _("Schedules created so far are kept.")},
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         bulk_import.cancel_import(int(object_id), actor=request.actor)

@@ -9,11 +9,14 @@ from django.contrib import admin
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 
 from accounts.admin.base import EVERYTHING, OwnedAdmin, OwnedForm
 from dispatch.core import clock
 from dispatch.core.http.ssrf import check_target_url
+from dispatch.core.labels import label
 from dispatch.schedules import ical
 from dispatch.schedules.models import ExclusionCalendar
 from dispatch.schedules.services import calendars
@@ -24,7 +27,7 @@ SHOWN = 50
 class ExclusionCalendarForm(OwnedForm):
     """A name with a URL, or with the file or text of an iCalendar."""
 
-    file = forms.FileField(required=False, help_text="An iCalendar file (.ics).")
+    file = forms.FileField(label=_("File"), required=False, help_text=_("An iCalendar file (.ics)."))
 
     class Meta:
         model = ExclusionCalendar
@@ -34,15 +37,15 @@ class ExclusionCalendarForm(OwnedForm):
         cleaned: dict[str, Any] = super().clean() or {}
         if upload := cleaned.get("file"):
             if upload.size > ical.MAX_BYTES:
-                raise ValidationError({"file": f"At most {ical.MAX_BYTES // 1024} KB."})
+                raise ValidationError({"file": gettext("At most {size} KB.").format(size=ical.MAX_BYTES // 1024)})
             cleaned["content"] = upload.read().decode("utf-8", "replace").replace("\x00", "")
         # Browsers send other line ends than the file has.
         text = (cleaned.get("content") or "").split()
         has_new_text = bool(upload) or (bool(text) and text != self.instance.content.split())
         if cleaned.get("url") and has_new_text:
-            raise ValidationError({"url": "Set either a URL or a file, not both."})
+            raise ValidationError({"url": gettext("Set either a URL or a file, not both.")})
         if not cleaned.get("url") and not cleaned.get("content"):
-            raise ValidationError({"url": "Set a URL, or choose a file."})
+            raise ValidationError({"url": gettext("Set a URL, or choose a file.")})
         if cleaned.get("url"):
             check_target_url(cleaned["url"])
         if has_new_text:
@@ -72,16 +75,20 @@ class ExclusionCalendarAdmin(OwnedAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return ["refreshed_at", "last_error", "listed"]
 
-    @display(description="entries")
+    @display(description=label("entries"))
     def entry_count(self, calendar: ExclusionCalendar) -> int:
         return len(calendar.entries)
 
-    @display(description="entries")
+    @display(description=label("entries"))
     def listed(self, calendar: ExclusionCalendar) -> str:
         rows = [(name, start, end) for start, end, name in calendar.entries[:SHOWN]]
         more = len(calendar.entries) - len(rows)
-        shown = format_html_join("", "<li>{}: {} to {}</li>", rows)
-        return format_html("<ul>{}</ul>{}", shown, f"and {more:,} more" if more else "") if rows else "none"
+        shown = format_html_join("", "<li>{}: {} – {}</li>", rows)
+        return (
+            format_html("<ul>{}</ul>{}", shown, gettext("and {more:,} more").format(more=more) if more else "")
+            if rows
+            else gettext("none")
+        )
 
     def save_model(self, request: Any, obj: ExclusionCalendar, form: Any, change: bool) -> None:
         given, entries = {"name": obj.name}, form.cleaned_data.get("entries")
@@ -100,9 +107,9 @@ class ExclusionCalendarAdmin(OwnedAdmin):
         calendars.delete_calendar(obj.pk, actor=request.actor)
 
     @action(
-        description="Refresh",
+        description=_("Refresh"),
         permissions=["change"],
-        dialog={"title": "Read this calendar now?", "description": "Its schedules follow within a minute."},
+        dialog={"title": _("Read this calendar now?"), "description": _("Its schedules follow within a minute.")},
     )
     def refresh_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         calendars.request_refresh(int(object_id), actor=request.actor)

@@ -6,9 +6,11 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.translation import gettext
 from unfold.decorators import display
 
 from accounts.admin.base import EVERYTHING, OwnedAdmin
+from dispatch.core.labels import label
 from dispatch.schedules.models import ConcurrencyLimit
 from dispatch.schedules.services import concurrency_limits
 from dispatch.schedules.services.admission import read_use
@@ -38,10 +40,14 @@ class ConcurrencyLimitAdmin(OwnedAdmin):
             limit.use = uses.get(limit.pk)
         return found
 
-    @display(description="in use now")
+    @display(description=label("in use now"))
     def in_use(self, limit: Any) -> str:
         use = limit.use if hasattr(limit, "use") else read_use([limit.pk]).get(limit.pk)
-        return f"{use.running:,} running, {use.waiting:,} waiting" if use else "—"
+        return (
+            gettext("{running:,} running, {waiting:,} waiting").format(running=use.running, waiting=use.waiting)
+            if use
+            else "—"
+        )
 
     def save_model(self, request: Any, obj: ConcurrencyLimit, form: Any, change: bool) -> None:
         if change:

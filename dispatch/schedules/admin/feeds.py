@@ -9,6 +9,7 @@ from django.http import HttpRequest
 from unfold.decorators import display
 
 from accounts.admin.base import EVERYTHING, OwnedAdmin
+from dispatch.core.labels import label
 from dispatch.schedules.models import ScheduleFeed
 from dispatch.schedules.services import feeds
 
@@ -28,7 +29,7 @@ class ScheduleFeedAdmin(OwnedAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return ["link", "created_at"]
 
-    @display(description="link (anyone who has it can read the names and times of runs)")
+    @display(description=label("link (anyone who has it can read the names and times of runs)"))
     def link(self, feed: ScheduleFeed) -> str:
         return feeds.feed_url(feed)
 

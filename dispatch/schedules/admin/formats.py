@@ -11,6 +11,7 @@ from django.contrib import messages
 from django.db.models import QuerySet
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
 from rest_framework.exceptions import APIException
 
 from accounts.admin.base import OwnedAdmin
@@ -21,8 +22,8 @@ def list_occurrences(occurrences: list[dict[str, Any]]) -> str:
     rows = (
         (
             time["words"],
-            ", moved: clocks go forward" if time["moved"] else "",
-            f", runs {time['delay_s']:g} s later" if time["delay_s"] else "",
+            gettext(", moved: clocks go forward") if time["moved"] else "",
+            gettext(", runs {seconds:g} s later").format(seconds=time["delay_s"]) if time["delay_s"] else "",
         )
         for time in occurrences
     )
@@ -57,6 +58,6 @@ def apply_to_each(request: Any, do: Any, rows: QuerySet, outcome: str) -> None:
         except APIException as error:
             refused.add(str(error.detail))
     if done:
-        messages.success(request, f"{done:,} {outcome}.")
+        messages.success(request, outcome.format(count=done))
     if refused:
         messages.warning(request, " ".join(sorted(refused)))

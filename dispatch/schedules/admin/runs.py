@@ -8,9 +8,12 @@ from django.contrib import admin
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
+from dispatch.core.labels import label
 from dispatch.schedules import timeline
 from dispatch.schedules.admin.formats import apply_to_each, exact, pretty
 from dispatch.schedules.models import Run, RunReport
@@ -34,9 +37,9 @@ class ReportInline(OwnedTabularInline):
     readonly_fields = fields
     ordering = ["-id"]
     per_page = 20
-    verbose_name_plural = "attempts, newest first"
+    verbose_name_plural = label("attempts, newest first")
 
-    @display(description="result")
+    @display(description=label("result"))
     def answered(self, report: RunReport) -> str:
         return pretty(report.result) if report.result is not None else "—"
 
@@ -66,44 +69,48 @@ class RunAdmin(OwnedAdmin):
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return [*self.fields, *(field.name for field in Run._meta.fields if field.name != "organization")]
 
-    @display(description="status", ordering="status", label=RUN_LABELS)
+    @display(description=label("status"), ordering="status", label=RUN_LABELS)
     def state(self, run: Run) -> tuple[str, str]:
         return run.status, run.state_label
 
-    @display(description="trigger time", ordering="trigger_at")
+    @display(description=label("trigger time"), ordering="trigger_at")
     def trigger(self, run: Run) -> str:
         first = descriptions.moment(run.trigger_at, run.schedule.time_zone)
-        return f"{first} and {run.stretch_count - 1:,} more" if run.stretch_count > 1 else first
+        return (
+            gettext("{first} and {more:,} more").format(first=first, more=run.stretch_count - 1)
+            if run.stretch_count > 1
+            else first
+        )
 
-    @display(description="why it waits")
+    @display(description=label("why it waits"))
     def waits_for(self, run: Run) -> str:
         use = read_use([run.concurrency_limit_id]).get(run.concurrency_limit_id or 0)
         return explain_wait(run, use) or "—"
 
-    @display(description="result")
+    @display(description=label("result"))
     def answer(self, run: Run) -> str:
         return pretty(run.result) if run.result is not None else "—"
 
-    @display(description="log")
+    @display(description=label("log"))
     def log(self, run: Run) -> str:
         zone = run.organization.time_zone
         rows = ((exact(entry.at, zone), entry.text) for entry in timeline.of_run(run))
         return format_html("<ul>{}</ul>", format_html_join("", "<li>{} {}</li>", rows))
 
-    @admin.action(description="Cancel (running ones are asked to stop)", permissions=["act"])
+    @admin.action(description=_("Cancel (running ones are asked to stop)"), permissions=["act"])
     def cancel(self, request: Any, queryset: QuerySet) -> None:
-        apply_to_each(request, schedule_actions.cancel_run, queryset, "canceled")
+        apply_to_each(request, schedule_actions.cancel_run, queryset, gettext("{count:,} canceled."))
 
-    @admin.action(description="Retry failed runs", permissions=["act"])
+    @admin.action(description=_("Retry failed runs"), permissions=["act"])
     def retry(self, request: Any, queryset: QuerySet) -> None:
-        apply_to_each(request, schedule_actions.retry_run, queryset, "queued to retry")
+        apply_to_each(request, schedule_actions.retry_run, queryset, gettext("{count:,} queued to retry."))
 
     @action(
-        description="Cancel",
+        description=_("Cancel"),
         permissions=["act"],
         dialog={
-            "title": "Cancel this run?",
-            "description": "A running run is asked to stop. It ends as canceled, unless it succeeds before.",
+            "title": _("Cancel this run?"),
+            "description": _("A running run is asked to stop. It ends as canceled, unless it succeeds before."),
         },
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
@@ -111,11 +118,11 @@ class RunAdmin(OwnedAdmin):
         return self.back_to(object_id)
 
     @action(
-        description="Retry",
+        description=_("Retry"),
         permissions=["act"],
         dialog={
-            "title": "Retry this run?",
-            "description": ("The retry uses the same idempotency key, so nothing is created twice."),
+            "title": _("Retry this run?"),
+            "description": (_("The retry uses the same idempotency key, so nothing is created twice.")),
         },
     )
     def retry_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:

@@ -11,17 +11,22 @@ from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import path, reverse
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action
 
 from accounts.models import Organization
 from dispatch.core import clock, csv_files
 from dispatch.core.csv_files import BadFile
+from dispatch.core.stored_texts import mark_stored
 from dispatch.technicians import csv_import
 from dispatch.technicians.models import Technician
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_SHOWN = 200  # rows of each kind on the page
 _LIST = "admin:technicians_technician_changelist"
+
+CHANGED = mark_stored("Changed from a CSV file: {names}.")
 
 
 class CsvImportMixin:
@@ -38,12 +43,12 @@ class CsvImportMixin:
         return [path("import/", view, name="technicians_technician_import"), *super().get_urls()]  # type: ignore[misc]
 
     # --- export -------------------------------------------------------------------------------------------------
-    @action(description="Export as CSV", permissions=["view"])
+    @action(description=_("Export as CSV"), permissions=["view"])
     def export_all(self, request: HttpRequest) -> HttpResponse:
         """Export all technicians visible to the user."""
         return self._file(request, self.get_queryset(request))  # type: ignore[attr-defined]
 
-    @admin.action(description="Export as CSV", permissions=["view"])
+    @admin.action(description=_("Export as CSV"), permissions=["view"])
     def export_selected(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse:
         """Export the selected technicians."""
         return self._file(request, queryset)
@@ -57,7 +62,7 @@ class CsvImportMixin:
         return csv_files.csv_response(f"technicians-{clock.now():%Y-%m-%d}.csv", head, cells)
 
     # --- import -------------------------------------------------------------------------------------------------
-    @action(description="Import from CSV", permissions=["add"])
+    @action(description=_("Import from CSV"), permissions=["add"])
     def import_file(self, request: HttpRequest) -> HttpResponse:
         """Redirect to the upload page."""
         return HttpResponseRedirect(reverse("admin:technicians_technician_import"))
@@ -73,7 +78,7 @@ class CsvImportMixin:
         chosen = self._chosen(request, organizations)
         context: dict[str, Any] = {
             **self.admin_site.each_context(request),
-            "title": "Import technicians",
+            "title": gettext("Import technicians"),
             "opts": self.model._meta,
             "media": self.media,  # type: ignore[attr-defined]
             "organizations": organizations,
@@ -92,7 +97,7 @@ class CsvImportMixin:
         self, request: HttpRequest, chosen: Organization | None, context: dict[str, Any]
     ) -> HttpResponse:
         if chosen is None:
-            raise BadFile("Choose an organization.")
+            raise BadFile(gettext("Choose an organization."))
         text = request.POST.get("text", "")
         if "file" in request.FILES or not text:
             text = csv_files.as_text(request.FILES.get("file"), largest=MAX_FILE_BYTES)
@@ -103,9 +108,9 @@ class CsvImportMixin:
             self._write_rows(request, chosen, plan)
             return HttpResponseRedirect(reverse(_LIST))
         groups = [
-            ("Rows with errors (skipped)", plan.of("wrong")),
-            ("To add", plan.of("new")),
-            ("To change", plan.of("changed")),
+            (gettext("Rows with errors (skipped)"), plan.of("wrong")),
+            (gettext("To add"), plan.of("new")),
+            (gettext("To change"), plan.of("changed")),
         ]
         context |= {
             "plan": plan,
@@ -125,20 +130,34 @@ class CsvImportMixin:
             try:
                 technician = csv_import.apply_row(line, organization, actor=request.actor)
             except ValidationError as refused:
-                messages.error(request, f"Row {line.number}, {line.name}: {' '.join(refused.messages)}")
+                messages.error(
+                    request,
+                    gettext("Row {number}, {name}: {problems}").format(
+                        number=line.number, name=line.name, problems=" ".join(refused.messages)
+                    ),
+                )
                 continue
             except Technician.DoesNotExist:
-                messages.error(request, f"Row {line.number}, {line.name}: this technician no longer exists.")
+                messages.error(
+                    request,
+                    gettext("Row {number}, {name}: this technician no longer exists.").format(
+                        number=line.number, name=line.name
+                    ),
+                )
                 continue
             done[verdict] += 1
             if verdict == "new":
-                self.log_addition(request, technician, "Added from a CSV file.")  # type: ignore[attr-defined]
+                self.log_addition(request, technician, mark_stored("Added from a CSV file."))  # type: ignore[attr-defined]
             else:
                 names = ", ".join(change.name for change in line.changes)
-                self.log_change(request, technician, f"Changed from a CSV file: {names}.")  # type: ignore[attr-defined]
+                self.log_change(request, technician, CHANGED.format(names=names))  # type: ignore[attr-defined]
         left = len(plan.of("wrong"))
-        note = f" {left} row{'' if left == 1 else 's'} with errors skipped." if left else ""
-        messages.success(request, f"{done['new']} added, {done['changed']} changed.{note}")
+        note = ngettext("{count} row with errors skipped.", "{count} rows with errors skipped.", left)
+        messages.success(
+            request,
+            gettext("{new} added, {changed} changed.").format(**done)
+            + (f" {note.format(count=left)}" if left else ""),
+        )
 
     def _importable(self, request: HttpRequest) -> list[Organization]:
         """Return the organizations whose technicians the user may add and change."""

@@ -16,7 +16,9 @@ from django.template.response import TemplateResponse
 from django.urls import path, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+from django.utils.translation import gettext
 
+from dispatch.core.labels import label
 from dispatch.technicians import map_outline
 from dispatch.technicians.models import Technician
 from dispatch.technicians.rules import distance_words
@@ -69,11 +71,12 @@ class PositionPickerMixin:
         center = technicians.aggregate(lat=Avg("lat"), lng=Avg("lng"))
         return _COUNTRY if center["lat"] is None else (center["lat"], center["lng"])
 
-    @admin.display(description="on the map")
+    @admin.display(description=label("on the map"))
     def on_the_map(self, technician: Technician) -> SafeString:
         """Return the placeholder that the script fills."""
         at = reverse(f"{self.admin_site.name}:technicians_technician_map")
-        return format_html('<div class="picker" data-map="{}">Enter latitude and longitude in degrees.</div>', at)
+        words = gettext("Enter latitude and longitude in degrees.")
+        return format_html('<div class="picker" data-map="{}">{}</div>', at, words)
 
 
 def _number(request: HttpRequest, name: str, limit: float) -> float | None:

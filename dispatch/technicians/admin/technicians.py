@@ -8,9 +8,13 @@ from django import forms
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
+from dispatch.core.labels import label
+from dispatch.core.stored_texts import mark_stored
 from dispatch.technicians import services
 from dispatch.technicians.admin.csv_import import CsvImportMixin
 from dispatch.technicians.admin.map import PositionPickerMixin
@@ -46,26 +50,28 @@ class TechnicianForm(OwnedForm):
     """
 
     open_jobs_then = forms.ChoiceField(
-        label="Open jobs when deactivated",
+        label=_("Open jobs when deactivated"),
         widget=UnfoldAdminSelectWidget,
         required=False,
         choices=[
             ("", "—"),
-            (services.GIVE_BACK, "Give them back: other technicians are called"),
-            (services.KEEP, "Keep them assigned: dispatchers look after them"),
+            (services.GIVE_BACK, _("Give them back: other technicians are called")),
+            (services.KEEP, _("Keep them assigned: dispatchers look after them")),
         ],
-        help_text="Required to deactivate a technician with open jobs.",
+        help_text=_("Required to deactivate a technician with open jobs."),
     )
     new_pin = forms.CharField(
-        label="New PIN",
+        label=_("New PIN"),
         required=False,
         strip=True,
         max_length=MAX_PIN_LENGTH,
         widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password", "inputmode": "numeric"}),
-        help_text="4 to 8 digits. Leave empty to keep the current one. A caller whose number the carrier can't "
-        "vouch for enters it to hear customers' data.",
+        help_text=_(
+            "4 to 8 digits. Leave empty to keep the current one. A caller whose number the carrier can't "
+            "vouch for enters it to hear customers' data."
+        ),
     )
-    remove_pin = forms.BooleanField(label="Remove the PIN", required=False)
+    remove_pin = forms.BooleanField(label=_("Remove the PIN"), required=False)
 
     def clean(self) -> dict[str, Any]:
         given = super().clean() or self.cleaned_data
@@ -102,10 +108,10 @@ class TechnicianAdmin(VoicePreviewMixin, CsvImportMixin, PositionPickerMixin, Ow
     readonly_fields = ["on_the_map", "position_at", "pin_state", "open_jobs", "live_offer_id", "last_offered_at"]
     fieldsets = [
         (None, {"fields": ["name", "phone", "on_duty", "is_active", "open_jobs_then", "skills"]}),
-        ("Where", {"fields": [("lat", "lng"), "on_the_map", "position_at", "radius_m", "time_zone"]}),
-        ("Calls and texts", {"fields": [("language", "voice")]}),
-        ("PIN for calls", {"fields": ["pin_state", ("new_pin", "remove_pin")]}),
-        ("Work", {"fields": ["max_open_jobs", "open_jobs", "live_offer_id", "last_offered_at"]}),
+        (_("Where"), {"fields": [("lat", "lng"), "on_the_map", "position_at", "radius_m", "time_zone"]}),
+        (_("Calls and texts"), {"fields": [("language", "voice")]}),
+        (_("PIN for calls"), {"fields": ["pin_state", ("new_pin", "remove_pin")]}),
+        (_("Work"), {"fields": ["max_open_jobs", "open_jobs", "live_offer_id", "last_offered_at"]}),
     ]
 
     class Media:
@@ -115,32 +121,32 @@ class TechnicianAdmin(VoicePreviewMixin, CsvImportMixin, PositionPickerMixin, Ow
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         return super().get_queryset(request).select_related("organization").prefetch_related("skills")
 
-    @admin.display(description="skills")
+    @admin.display(description=label("skills"))
     def skill_names(self, technician: Technician) -> str:
         return ", ".join(skill.name for skill in technician.skills.all()) or "—"
 
-    @admin.display(description="open jobs", ordering="open_jobs")
+    @admin.display(description=label("open jobs"), ordering="open_jobs")
     def workload(self, technician: Technician) -> str:
         return technician.workload_words
 
-    @admin.display(description="live offer", boolean=True, ordering="live_offer_id")
+    @admin.display(description=label("live offer"), boolean=True, ordering="live_offer_id")
     def offer(self, technician: Technician) -> bool:
         return technician.live_offer_id is not None
 
-    @admin.display(description="own radius", ordering="radius_m")
+    @admin.display(description=label("own radius"), ordering="radius_m")
     def reach(self, technician: Technician) -> str:
         if technician.radius_m is None:
             return "—"
         return distance_words(technician.radius_m, technician.organization.distance_unit)
 
-    @admin.display(description="PIN")
+    @admin.display(description=label("PIN"))
     def pin_state(self, technician: Technician) -> str:
         if not technician.pin_hash:
-            return "No PIN. They only hear customers' data if the carrier vouches for their number."
+            return gettext("No PIN. They only hear customers' data if the carrier vouches for their number.")
         return (
-            "Locked for some or all callers after wrong PINs. A new one unlocks it."
+            gettext("Locked for some or all callers after wrong PINs. A new one unlocks it.")
             if services.is_pin_locked(technician)
-            else "A PIN is set."
+            else gettext("A PIN is set.")
         )
 
     def save_model(self, request: HttpRequest, obj: Technician, form: Any, change: bool) -> None:
@@ -163,23 +169,27 @@ class TechnicianAdmin(VoicePreviewMixin, CsvImportMixin, PositionPickerMixin, Ow
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # jobs refer to their technicians: deactivate them instead
 
-    @admin.action(description="Put on duty (they get offers during their shifts)", permissions=["act"])
+    @admin.action(description=_("Put on duty (they get offers during their shifts)"), permissions=["act"])
     def on_duty_now(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_duty(request, queryset, True)
 
-    @admin.action(description="Take off duty (no more offers; they keep their jobs)", permissions=["act"])
+    @admin.action(description=_("Take off duty (no more offers; they keep their jobs)"), permissions=["act"])
     def off_duty_now(self, request: HttpRequest, queryset: QuerySet) -> None:
         self._set_duty(request, queryset, False)
 
     def _set_duty(self, request: HttpRequest, queryset: QuerySet, on_duty: bool) -> None:
-        words = "on" if on_duty else "off"
         rows = list(queryset)
         moved = [
             technician for technician in rows if services.set_duty(technician.pk, on_duty, actor=request.actor)
         ]
         for technician in moved:
-            self.log_change(request, technician, "Put on duty." if on_duty else "Taken off duty.")
+            self.log_change(
+                request, technician, mark_stored("Put on duty.") if on_duty else mark_stored("Taken off duty.")
+            )
         changed, same = len(moved), len(rows) - len(moved)
-        note = f"; {same} already {'was' if same == 1 else 'were'}" if same else ""
-        count = "1 technician is" if changed == 1 else f"{changed} technicians are"
-        self.message_user(request, f"{count} now {words} duty{note}.", messages.SUCCESS)
+        if on_duty:
+            words = ngettext("{count} technician is now on duty", "{count} technicians are now on duty", changed)
+        else:
+            words = ngettext("{count} technician is now off duty", "{count} technicians are now off duty", changed)
+        note = ngettext("; {count} already was", "; {count} already were", same).format(count=same) if same else ""
+        self.message_user(request, f"{words.format(count=changed)}{note}.", messages.SUCCESS)

@@ -6,6 +6,8 @@ from typing import Any
 
 from django.contrib import messages
 from django.http import HttpResponse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action
 
 from accounts.admin.extensions import extend_admin
@@ -16,7 +18,7 @@ from dispatch.telephony import providers
 from dispatch.telephony.providers.base import AccountInfo
 from dispatch.telephony.request_threads import PROBES
 
-TRIAL = "A trial account calls and texts only phones that were verified at the provider."
+TRIAL = _("A trial account calls and texts only phones that were verified at the provider.")
 
 
 @extend_admin(ProviderAccount)
@@ -26,11 +28,11 @@ class CheckedAccountAdmin(ProviderAccountAdmin):
     actions_detail = ["check_credentials", *ProviderAccountAdmin.actions_detail]
 
     @action(
-        description="Check",
+        description=_("Check"),
         permissions=["change"],
         dialog={
-            "title": "Check this account?",
-            "description": "Asks the provider for the account's status and type. Nobody is called.",
+            "title": _("Check this account?"),
+            "description": _("Asks the provider for the account's status and type. Nobody is called."),
         },
     )
     def check_credentials(self, request: Any, form: Any, object_id: str) -> HttpResponse:
@@ -38,7 +40,7 @@ class CheckedAccountAdmin(ProviderAccountAdmin):
         account: ProviderAccount = self.get_object(request, object_id)
         slot = PROBES.reserve(account.pk, ("check", account.pk))
         if slot is None:
-            messages.warning(request, "The provider has not answered the last check yet. Please wait.")
+            messages.warning(request, gettext("The provider has not answered the last check yet. Please wait."))
             return self.back_to(object_id)
         try:
             with slot:
@@ -47,11 +49,15 @@ class CheckedAccountAdmin(ProviderAccountAdmin):
             messages.error(request, str(error))
             return self.back_to(object_id)
         if info is None:
-            messages.warning(request, "The provider did not say anything about the account.")
+            messages.warning(request, gettext("The provider did not say anything about the account."))
         elif not isinstance(info, AccountInfo):
-            messages.error(request, f"The provider refused the account: {info.reason}")
+            messages.error(
+                request, gettext("The provider refused the account: {reason}").format(reason=info.reason)
+            )
         else:
-            shown = f"{info.name or account.name}: status {info.status}, type {info.kind or 'unknown'}."
+            shown = gettext("{name}: status {status}, type {kind}.").format(
+                name=info.name or account.name, status=info.status, kind=info.kind or gettext("unknown")
+            )
             is_trial = info.kind.lower() == "trial"
             note = messages.success if info.is_active and not is_trial else messages.warning
             note(request, f"{shown} {TRIAL}" if is_trial else shown)

@@ -8,10 +8,14 @@ from typing import Any
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpResponse
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
+from dispatch.core.labels import label
 from dispatch.telephony import services
+from dispatch.telephony.error_texts import describe_error
 from dispatch.telephony.models import Call, CallEvent
 
 # Every status has an entry: the theme shows the stored value of a status without one.
@@ -37,9 +41,9 @@ class CallEventInline(OwnedTabularInline):
     dispatcher_may = VIEW
     fields = ["at", "kind", "details"]
     readonly_fields = ["at", "kind", "details"]
-    verbose_name_plural = "provider events"
+    verbose_name_plural = label("provider events")
 
-    @display(description="details")
+    @display(description=label("details"))
     def details(self, event: CallEvent) -> str:
         return json.dumps(event.payload, ensure_ascii=False)
 
@@ -71,9 +75,9 @@ class CallAdmin(OwnedAdmin):
     actions_detail = ["hang_up_this"]
     fieldsets = [
         (None, {"fields": ["purpose", "subject_id", "attempt", "status", "to_phone", "from_phone", "sid"]}),
-        ("Line", {"fields": ["account", "pool", "pool_slot", "number", "line_slot"]}),
+        (_("Line"), {"fields": ["account", "pool", "pool_slot", "number", "line_slot"]}),
         (
-            "When",
+            _("When"),
             {
                 "fields": [
                     "created_at",
@@ -89,43 +93,49 @@ class CallAdmin(OwnedAdmin):
             },
         ),
         (
-            "Result",
-            {"fields": ["keys_pressed", "answered_by", "error_code", "error_message", "checked_at"]},
+            _("Result"),
+            {"fields": ["keys_pressed", "answered_by", "error_code", "error", "checked_at"]},
         ),
-        ("Price", {"fields": ["price", "price_unit", "price_checked_at"]}),
+        (_("Price"), {"fields": ["price", "price_unit", "price_checked_at"]}),
     ]
 
-    @display(description="status", ordering="status", label=_LABELS)
+    @display(description=label("status"), ordering="status", label=_LABELS)
     def state(self, call: Call) -> tuple[str, str]:
         return call.status, call.get_status_display()
 
-    @display(description="duration (s)", ordering="duration_s")
+    @display(description=label("error message"))
+    def error(self, call: Call) -> str:
+        return describe_error(call.error_code, call.error_message) or "—"
+
+    @display(description=label("duration (s)"), ordering="duration_s")
     def duration(self, call: Call) -> int | None:
         return call.duration_s
 
-    @display(description="price", ordering="price")
+    @display(description=label("price"), ordering="price")
     def cost(self, call: Call) -> str:
         return call.cost or "—"
 
-    @admin.action(description="Hang up (ends the conversation)", permissions=["act"])
+    @admin.action(description=_("Hang up (ends the conversation)"), permissions=["act"])
     def hang_up(self, request: Any, queryset: QuerySet) -> None:
         open_calls = list(queryset.filter(ended_at=None).values_list("pk", flat=True))
         for call_id in open_calls:
             services.hang_up(call_id, actor=request.actor, reason="manual")
         ended = queryset.count() - len(open_calls)
-        note = f" {ended} had already ended." if ended else ""
-        messages.success(request, f"Hanging up {len(open_calls)} call(s).{note}")
+        count = len(open_calls)
+        text = ngettext("Hanging up {count} call.", "Hanging up {count} calls.", count).format(count=count)
+        note = ngettext("{count} had already ended.", "{count} had already ended.", ended).format(count=ended)
+        messages.success(request, f"{text} {note}" if ended else text)
 
     @action(
-        description="Hang up",
+        description=_("Hang up"),
         permissions=["act"],
         dialog={
-            "title": "Hang up this call?",
-            "description": "This ends the conversation for everyone on the call.",
+            "title": _("Hang up this call?"),
+            "description": _("This ends the conversation for everyone on the call."),
         },
     )
     def hang_up_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         call = services.hang_up(int(object_id), actor=request.actor, reason="manual")
-        text = "Hanging up." if call.cancel_requested_at else "The call had already ended."
+        text = gettext("Hanging up.") if call.cancel_requested_at else gettext("The call had already ended.")
         messages.success(request, text)
         return self.back_to(object_id)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dispatch.core.languages import mark
+from dispatch.core.languages import gettext, mark
+from dispatch.core.stored_texts import translate_stored
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
 
 _NO_LINE = {
@@ -17,9 +18,9 @@ def describe_refusal(error: Exception) -> str:
     """Return the reason of a refused test call, as the rest of a sentence."""
     match error:
         case NoLine():
-            return error.detail or _NO_LINE[error.reason]
+            return gettext(error.detail or _NO_LINE[error.reason])
         case PhoneBusy():
-            return mark("that phone already has an open call")
+            return gettext("that phone already has an open call")
         case CallNotAllowed():
-            return error.reason
-    return mark("the number, its pool or its account is paused")
+            return translate_stored(error.reason)
+    return gettext("the number, its pool or its account is paused")

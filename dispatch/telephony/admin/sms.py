@@ -7,10 +7,14 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from accounts.admin.base import VIEW, OwnedAdmin
+from dispatch.core.labels import label
+from dispatch.core.phone_numbers import format_national
 from dispatch.telephony import services, sms_rules
+from dispatch.telephony.error_texts import describe_error
 from dispatch.telephony.models import InboundCall, OptOut, Text
 
 # Every status has an entry: the theme shows the stored value of a status without one.
@@ -41,9 +45,9 @@ class TextAdmin(OwnedAdmin):
     show_full_result_count = False
     fieldsets = [
         (None, {"fields": ["direction", "purpose", "subject_id", "attempt", "status", "to_phone", "from_phone"]}),
-        ("Text", {"fields": ["shown"]}),
+        (_("Text"), {"fields": ["shown"]}),
         (
-            "When",
+            _("When"),
             {
                 "fields": [
                     "created_at",
@@ -56,23 +60,27 @@ class TextAdmin(OwnedAdmin):
                 ]
             },
         ),
-        ("Provider", {"fields": ["account", "number", "sid", "error_code", "error_message"]}),
-        ("Price", {"fields": ["price", "price_unit", "price_checked_at"]}),
+        (_("Provider"), {"fields": ["account", "number", "sid", "error_code", "error"]}),
+        (_("Price"), {"fields": ["price", "price_unit", "price_checked_at"]}),
     ]
 
-    @display(description="status", ordering="status", label=_LABELS)
+    @display(description=label("status"), ordering="status", label=_LABELS)
     def state(self, text: Text) -> tuple[str, str]:
         return text.status, text.get_status_display()
 
-    @display(description="price", ordering="price")
+    @display(description=label("price"), ordering="price")
     def cost(self, text: Text) -> str:
         return text.cost or "—"
 
-    @display(description="phone")
-    def other_phone(self, text: Text) -> str:
-        return str(text.to_phone) if text.direction == Text.Direction.OUT else text.from_phone
+    @display(description=label("error message"))
+    def error(self, text: Text) -> str:
+        return describe_error(text.error_code, text.error_message) or "—"
 
-    @display(description="text")
+    @display(description=label("phone"))
+    def other_phone(self, text: Text) -> str:
+        return format_national(text.to_phone if text.direction == Text.Direction.OUT else text.from_phone)
+
+    @display(description=label("text"))
     def shown(self, text: Text) -> str:
         return sms_rules.mask_tokens(text.body)
 
@@ -120,10 +128,10 @@ class InboundCallAdmin(OwnedAdmin):
         "keys_pressed", "created_at", "ended_at", "duration", "price", "price_unit",
     ]  # fmt: skip
 
-    @display(description="duration (s)", ordering="duration_s")
+    @display(description=label("duration (s)"), ordering="duration_s")
     def duration(self, call: InboundCall) -> int | None:
         return call.duration_s
 
-    @display(description="price", ordering="price")
+    @display(description=label("price"), ordering="price")
     def cost(self, call: InboundCall) -> str:
         return call.cost or "—"

@@ -6,9 +6,11 @@ from typing import Any
 
 from django.contrib import admin
 from django.http import HttpRequest
+from django.utils.translation import gettext
 from unfold.decorators import display
 
 from accounts.admin.base import VIEW, OwnedAdmin
+from dispatch.core.labels import BadgeColors, label, translate_label
 from dispatch.telephony.models import ExchangeRate, SpendCap
 from dispatch.telephony.services import exchange_rates, spend_caps
 
@@ -23,36 +25,45 @@ class SpendCapAdmin(OwnedAdmin):
     fields = ["amount", "currency", "warn_percent", "spent_today", "state", "note"]
     readonly_fields = ["spent_today", "state", "note"]
 
-    @display(description="cap")
+    @display(description=label("cap"))
     def cap(self, row: SpendCap) -> str:
         return str(row)
 
-    @display(description="spent today")
+    @display(description=label("spent today"))
     def spent_today(self, row: SpendCap) -> str:
         if row.amount is None or row.day is None:
             return "—"
         pending = row.spent - row.settled
-        reserved = f", and {pending:.2f} for calls in progress" if pending > 0 else ""
-        return f"{row.settled:.2f} {row.currency}, with an estimate where no price is known{reserved} ({row.day})"
+        reserved = (
+            gettext(", and {pending:.2f} for calls in progress").format(pending=pending) if pending > 0 else ""
+        )
+        return gettext(
+            "{settled:.2f} {currency}, with an estimate where no price is known{reserved} ({day})"
+        ).format(settled=row.settled, currency=row.currency, reserved=reserved, day=row.day)
 
-    @display(description="state", label={"working": "success", "stopped": "danger", "nearly reached": "warning"})
+    @display(
+        description=label("state"),
+        label=BadgeColors({"working": "success", "stopped": "danger", "nearly reached": "warning"}),
+    )
     def state(self, row: SpendCap) -> str:
         if row.amount is None:
-            return "no cap"
+            return gettext("no cap")
         if row.stopped_at is not None:
-            return "stopped"
-        return "nearly reached" if row.warned_at is not None else "working"
+            return translate_label("stopped")
+        return translate_label("nearly reached") if row.warned_at is not None else translate_label("working")
 
-    @display(description="note")
+    @display(description=label("note"))
     def note(self, row: SpendCap) -> str:
         notes = []
         if row.other_currencies and row.amount is not None:
             notes.append(
-                f"Not counted, because there is no exchange rate into {row.currency}: {row.other_currencies}. "
-                "Until you add one under Exchange rates, the cap does not stop anything billed in these."
+                gettext(
+                    "Not counted, because there is no exchange rate into {currency}: {others}. "
+                    "Until you add one under Exchange rates, the cap does not stop anything billed in these."
+                ).format(currency=row.currency, others=row.other_currencies)
             )
         if rates := exchange_rates.describe_rates(row.organization_id, row.currency):
-            notes.append(f"Counted with: {rates}.")
+            notes.append(gettext("Counted with: {rates}.").format(rates=rates))
         return " ".join(notes) or "—"
 
     def save_model(self, request: Any, obj: SpendCap, form: Any, change: bool) -> None:
@@ -73,13 +84,13 @@ class ExchangeRateAdmin(OwnedAdmin):
     list_display = ["pair", "as_of", "age"]
     fields = ["from_currency", "to_currency", "rate", "as_of"]
 
-    @display(description="rate")
+    @display(description=label("rate"))
     def pair(self, row: ExchangeRate) -> str:
         return str(row)
 
-    @display(description="age", label={"current": "success", "old: check it": "warning"})
+    @display(description=label("age"), label=BadgeColors({"current": "success", "old: check it": "warning"}))
     def age(self, row: ExchangeRate) -> str:
-        return "old: check it" if exchange_rates.is_old(row) else "current"
+        return translate_label("old: check it") if exchange_rates.is_old(row) else translate_label("current")
 
     def save_model(self, request: Any, obj: ExchangeRate, form: Any, change: bool) -> None:
         changed = {name: form.cleaned_data[name] for name in form.changed_data}

@@ -8,20 +8,25 @@ from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.translation import gettext
+from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action
 
 from accounts.admin.base import OwnedAdmin
 from accounts.admin.extensions import extend_admin
 from accounts.admin.organizations import OrganizationAdmin
 from accounts.models import Organization
+from dispatch.core.stored_texts import mark_stored
 from dispatch.telephony import number_check_calls, providers, voice_previews, voice_samples
 from dispatch.telephony.admin.refusals import describe_refusal
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
 from dispatch.telephony.handlers import AgentConnection, VoicePrompt
 from dispatch.telephony.providers.base import AgentUrls
 
-_NO_NUMBER = "No number of this organization can place calls. Add one, or resume a paused one."
-_NO_PHONE = "Your account has no phone number. Enter it in your notification settings."
+_NO_NUMBER = _("No number of this organization can place calls. Add one, or resume a paused one.")
+_NO_PHONE = _("Your account has no phone number. Enter it in your notification settings.")
+
+PLAYED = mark_stored("Played a preview of the voice (call {id}).")
 
 
 class VoicePreviewMixin(OwnedAdmin):
@@ -32,7 +37,7 @@ class VoicePreviewMixin(OwnedAdmin):
     # By GET it shows the page; the call takes a POST.
     read_only_actions: tuple[str, ...] = ("preview_voice",)
 
-    @action(description="Play a preview", permissions=["change"], url_path="voice-preview")
+    @action(description=_("Play a preview"), permissions=["change"], url_path="voice-preview")
     def preview_voice(self, request: HttpRequest, object_id: str) -> HttpResponse:
         row: Any = self.get_object(request, object_id)
         organization = row if isinstance(row, Organization) else row.organization
@@ -45,7 +50,7 @@ class VoicePreviewMixin(OwnedAdmin):
             return HttpResponseRedirect(request.path, status=303)
         context = {
             **self.admin_site.each_context(request),
-            "title": f"Preview of the voice: {row}",
+            "title": gettext("Preview of the voice: {row}").format(row=row),
             "opts": self.model._meta,
             "media": self.media,
             "row": row,
@@ -67,13 +72,17 @@ class VoicePreviewMixin(OwnedAdmin):
                 number, organization, self.preview_kind, row.pk, phone.as_e164, actor=request.actor
             )
         except voice_previews.TooManyPreviews:
-            text = f"Your phone had {voice_previews.MOST_PER_HOUR} test calls within an hour. Try again later."
-            messages.error(request, f"No call was placed: {text}")
+            text = gettext("Your phone had {most} test calls within an hour. Try again later.").format(
+                most=voice_previews.MOST_PER_HOUR
+            )
+            messages.error(request, gettext("No call was placed: {reason}").format(reason=text))
         except (NoLine, PhoneBusy, CallNotAllowed, number_check_calls.NumberPaused) as error:
-            messages.error(request, f"No call was placed: {describe_refusal(error)}.")
+            messages.error(
+                request, gettext("No call was placed: {reason}.").format(reason=describe_refusal(error))
+            )
         else:
-            self.log_change(request, row, f"Played a preview of the voice (call {call.pk}).")
-            messages.success(request, f"Calling {phone.as_national}.")
+            self.log_change(request, row, PLAYED.format(id=call.pk))
+            messages.success(request, gettext("Calling {phone}.").format(phone=phone.as_national))
 
 
 def _document(prompt: VoicePrompt | AgentConnection, number: Any) -> str:
@@ -83,9 +92,9 @@ def _document(prompt: VoicePrompt | AgentConnection, number: Any) -> str:
     try:
         client = providers.for_account(number.account)
         if isinstance(prompt, AgentConnection):
-            body, _ = client.render_agent(prompt, "", AgentUrls("", ""))
+            body, _type = client.render_agent(prompt, "", AgentUrls("", ""))
         else:
-            body, _ = client.render(prompt, "")
+            body, _type = client.render(prompt, "")
     except providers.UnknownProvider:
         return ""
     document = body.decode()

@@ -9,7 +9,7 @@ from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import clock
-from dispatch.core.languages import mark
+from dispatch.core.languages import gettext, mark
 from dispatch.telephony.models.prices import Priced
 
 # The carrier knows the caller, and the caller may use the number (SHAKEN/STIR attestation A).
@@ -159,7 +159,7 @@ class Call(OwnedModel, Priced):
         ]
 
     def __str__(self) -> str:
-        return f"Call {self.pk} ({self.get_status_display()})"
+        return gettext("Call {id} ({status})").format(id=self.pk, status=self.get_status_display())
 
     @property
     def holder(self) -> str:
@@ -255,7 +255,7 @@ class InboundCall(OwnedModel, Priced):
         ]
 
     def __str__(self) -> str:
-        return f"Inbound call {self.pk}"
+        return gettext("Inbound call {id}").format(id=self.pk)
 
     @property
     def caller_kind(self) -> str:

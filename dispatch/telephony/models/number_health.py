@@ -5,6 +5,7 @@ from django.db import models
 
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
+from dispatch.core.languages import gettext
 
 _PERCENT = [MinValueValidator(0), MaxValueValidator(100)]
 
@@ -55,4 +56,4 @@ class NumberHealthPolicy(OwnedModel):
         ordering = ["organization_id"]
 
     def __str__(self) -> str:
-        return "Number health policy"
+        return gettext("Number health policy")

@@ -9,6 +9,7 @@ from django.db import models
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
+from dispatch.core.languages import gettext
 
 CURRENCY = r"^[A-Z]{3}\Z"
 _CURRENCY = [RegexValidator(CURRENCY, "Enter three capital letters, such as USD.")]
@@ -106,7 +107,9 @@ class SpendCap(OwnedModel):
         ordering = ["organization_id"]
 
     def __str__(self) -> str:
-        return f"{self.amount} {self.currency} a day" if self.amount is not None else "No cap"
+        if self.amount is None:
+            return gettext("No cap")
+        return gettext("{amount} {currency} a day").format(amount=self.amount, currency=self.currency)
 
 
 class ExchangeRate(OwnedModel):

@@ -8,6 +8,7 @@ from phonenumber_field.modelfields import PhoneNumberField
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock
+from dispatch.core.languages import gettext
 from dispatch.telephony.models.prices import Priced
 
 
@@ -138,7 +139,7 @@ class Text(OwnedModel, Priced):
         ]
 
     def __str__(self) -> str:
-        return f"Text {self.pk} ({self.get_status_display()})"
+        return gettext("Text {id} ({status})").format(id=self.pk, status=self.get_status_display())
 
 
 class OptOut(OwnedModel):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from dispatch.core.stored_texts import mark_stored
 from dispatch.telephony.providers.base import Outcome, RateLimited, Rejected, Unknown
 
 STATUS = {
@@ -95,20 +96,48 @@ def kind_of(code: int) -> str:
     return "other"
 
 
-# Reports of texts carry only the code.
+# What people read about an error code. Reports of texts carry only the code. For others, the provider's own
+# message is shown in English, and this sentence in other languages.
 _MEANINGS = {
-    30002: "the account was suspended",
-    30007: "carriers filter the text as spam",
-    30010: "the text costs more than the account's maximum price",
-    30018: "the carrier requires a registered sender",
-    30023: "the daily limit of the number's registration is reached",
-    30024: "the number is not set up at the carrier yet",
-    30027: "the daily limit of the number's registration is reached",
-    30032: "the toll-free number is not verified",
-    30033: "the number's A2P 10DLC campaign is suspended",
-    30034: "the number is not registered (A2P 10DLC)",
-    30035: "the number's registration is still in progress",
+    code: meaning
+    for codes, meaning in (
+        ((13223, 13224, 21211, 21217), mark_stored("the phone number is not valid")),
+        ((13225, 21216), mark_stored("the account may not call this phone")),
+        ((13226, 13227, 21203, 21215), mark_stored("the account may not call this country")),
+        ((13214, 13247, 21210, 21212, 21606), mark_stored("the caller number can't be used")),
+        ((14108, 21612, 21616), mark_stored("the number can't send texts to this phone")),
+        ((14111, 21219, 21607, 21608), mark_stored("a trial account reaches only verified phones")),
+        ((21202,), mark_stored("the phone number is a premium number")),
+        ((21205, 21609), mark_stored("the provider can't reach the address of this installation")),
+        ((21214, 30003), mark_stored("the phone can't be reached")),
+        ((21408,), mark_stored("the account may not send texts to this country")),
+        ((21610,), mark_stored("the phone opted out of texts")),
+        ((21614,), mark_stored("the phone can't receive texts")),
+        ((10001, 20005, 30002), mark_stored("the account was suspended")),
+        ((20003, 20006, 20008), mark_stored("the provider did not accept the account's credentials")),
+        ((20404,), mark_stored("the provider does not know the account or the number")),
+        ((20429,), mark_stored("the account made too many requests")),
+        ((30001, 30017, 30022), mark_stored("too many texts were sent at once")),
+        ((30004,), mark_stored("the phone blocks texts")),
+        ((30005,), mark_stored("the phone number is not in service")),
+        ((30006,), mark_stored("the phone is a landline, or its carrier can't be reached")),
+        ((30007,), mark_stored("carriers filter the text as spam")),
+        ((30008,), mark_stored("the carrier did not give a reason")),
+        ((30010,), mark_stored("the text costs more than the account's maximum price")),
+        ((30018,), mark_stored("the carrier requires a registered sender")),
+        ((30023, 30027), mark_stored("the daily limit of the number's registration is reached")),
+        ((30024,), mark_stored("the number is not set up at the carrier yet")),
+        ((30032,), mark_stored("the toll-free number is not verified")),
+        ((30033,), mark_stored("the number's A2P 10DLC campaign is suspended")),
+        ((30034,), mark_stored("the number is not registered (A2P 10DLC)")),
+        ((30035,), mark_stored("the number's registration is still in progress")),
+        ((30036,), mark_stored("the text was too old to be delivered")),
+        ((30410,), mark_stored("the carrier did not answer in time")),
+        ((32017,), mark_stored("carriers block the call as spam")),
+    )
+    for code in codes
 }
+_SIP_MESSAGE = mark_stored("the network answered with SIP {code}")
 
 
 def kind_of_text(code: str) -> str:
@@ -126,11 +155,11 @@ def sip_error(status: str, response: str) -> tuple[str, str]:
     value = parse_int(response)
     if status != "failed" or value is None or not 400 <= value < 700:
         return "", ""
-    return f"{SIP}{value}", f"the network answered with SIP {value}"
+    return f"{SIP}{value}", _SIP_MESSAGE.format(code=value)
 
 
 def meaning_of(code: int) -> str:
-    """Describe an error code of a text; empty for one that needs no description."""
+    """Describe an error code in English; empty for one that needs no description."""
     return _MEANINGS.get(code, "")
 
 

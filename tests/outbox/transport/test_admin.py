@@ -304,7 +304,7 @@ class TestMessages:
     ) -> None:
         told = run(dispatcher, "message", "retry", *failed)
         assert "1 retried" in told
-        assert "2 not retried: only messages in ERROR can be; these are PENDING" in told
+        assert "2 not retried: only messages in ERROR can be; these are: Pending" in told
 
     def test_nobody_edits_or_deletes_a_message(self, admin: Client, failed: list[Message]) -> None:
         admin.post(page("message", failed[0].pk), {"status": "COMPLETED", "payload": "{}"})
