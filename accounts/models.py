@@ -38,7 +38,9 @@ def time_zones() -> frozenset[str]:
 def validate_time_zone(name: str) -> None:
     """Raise ValidationError unless `name` is an IANA zone."""
     if name not in time_zones():
-        raise ValidationError(f"{name!r} is not a valid time zone. Use a name such as America/Phoenix.")
+        raise ValidationError(
+            gettext("{name} is not a valid time zone. Use a name such as America/Phoenix.").format(name=name)
+        )
 
 
 def default_countries() -> list[str]:
@@ -278,13 +280,13 @@ class ApiKey(OwnedModel):
     """Store a REST client's key, `dk_<prefix>_<secret>`: only its prefix and the SHA-256 of the whole key."""
 
     class Scope(models.TextChoices):
-        SUBMIT = "submissions:write", "Submit forms"
-        READ = "read", "Read everything"
-        JOBS = "jobs:write", "Manage jobs"
-        MESSAGES = "messages:write", "Send and manage messages"
-        LEADS = "leads:write", "Add and manage leads"
-        SCHEDULES = "schedules:write", "Create and manage schedules"
-        MANAGE = "manage", "Manage technicians, policies, pools and numbers"
+        SUBMIT = "submissions:write", mark("Submit forms")
+        READ = "read", mark("Read everything")
+        JOBS = "jobs:write", mark("Manage jobs")
+        MESSAGES = "messages:write", mark("Send and manage messages")
+        LEADS = "leads:write", mark("Add and manage leads")
+        SCHEDULES = "schedules:write", mark("Create and manage schedules")
+        MANAGE = "manage", mark("Manage technicians, policies, pools and numbers")
 
     name = models.CharField(max_length=80)
     prefix = models.CharField(max_length=12, unique=True, editable=False)
@@ -361,10 +363,20 @@ class RetentionRule(OwnedModel):
     def clean(self) -> None:
         kind = retention.kept.get(self.what)
         if kind is None:
-            raise ValidationError({"what": f"Unknown kind of data. Choose one of: {', '.join(retention.kept)}."})
+            raise ValidationError(
+                {
+                    "what": gettext("Unknown kind of data. Choose one of: {kinds}.").format(
+                        kinds=", ".join(retention.kept)
+                    )
+                }
+            )
         if self.days and self.days < kind.shortest_days:
             raise ValidationError(
-                {"days": f"Must be at least {kind.shortest_days} days, or 0 to keep the data forever."}
+                {
+                    "days": gettext("Must be at least {days} days, or 0 to keep the data forever.").format(
+                        days=kind.shortest_days
+                    )
+                }
             )
 
 

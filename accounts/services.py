@@ -22,6 +22,7 @@ from accounts.models import ApiKey, IdentityProvider, Membership, Organization, 
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict, Unprocessable
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext
 
 _on_time_zone_change: list[Callable[[int], None]] = []
 _on_member_left: list[Callable[[int, int, Actor], None]] = []
@@ -249,8 +250,11 @@ def add_member(
             },
         )
         if not added:
-            state = "a member" if membership.joined_at else "invited"
-            raise Conflict(f"{user.email} is already {state}.", code="already_a_member")
+            state = gettext("a member") if membership.joined_at else gettext("invited")
+            raise Conflict(
+                gettext("{email} is already {state}.").format(email=user.email, state=state),
+                code="already_a_member",
+            )
         _append_event(membership, "membership.added", actor)
     return membership, is_new
 
@@ -296,7 +300,7 @@ def change_member(
         Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
         membership = Membership.objects.select_related("user").get(pk=membership_id)
         if is_active and membership.joined_at is None:
-            raise Conflict("This person hasn't accepted the invitation yet.", code="not_joined")
+            raise Conflict(gettext("This person hasn't accepted the invitation yet."), code="not_joined")
         before = (membership.role, membership.is_active)
         if alert_order is not None and alert_order != membership.alert_order:
             membership.alert_order = alert_order

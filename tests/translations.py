@@ -114,7 +114,7 @@ def shown_labels() -> set[Keys]:
     fields = admin_fields.shown_fields()
     for model in apps.get_models():  # before a row is deleted, the admin lists rows of any model
         is_ours = model.__module__.partition(".")[0] in SOURCES and model._meta.app_label != "core"
-        names = fields.get(model, set())
+        names = fields.get(model, set()) | {field.name for field in model._meta.fields if field.choices}
         found |= {
             _keys_of(text, model._meta.label_lower) for text in admin_fields.labels_of(model, names) if is_ours
         }

@@ -43,12 +43,17 @@ SCRIPTS = (
 )  # fmt: skip
 # Modules whose refusals and messages people read on pages. Those of the API stay in English.
 MODULES = (
+    "accounts/*.py",
     "accounts/admin/*.py",
     "accounts/limits.py",
     "accounts/saved_views/*.py",
     "dispatch/capacity/admin.py",
     "dispatch/console/**/*.py",
+    "accounts/sso/*.py",
+    "dispatch/*/models.py",
+    "dispatch/*/models/*.py",
     "dispatch/core/http/ssrf.py",
+    "dispatch/core/web/form_fields.py",
     "dispatch/core/phone_numbers.py",
     "dispatch/jobs/*.py",
     "dispatch/jobs/admin/*.py",
@@ -58,6 +63,7 @@ MODULES = (
     "dispatch/leads/admin/*.py",
     "dispatch/leads/services/*.py",
     "dispatch/outbox/admin/*.py",
+    "dispatch/outbox/validators.py",
     "dispatch/outbox/services/*.py",
     "dispatch/schedules/admin/*.py",
     "dispatch/schedules/services/*.py",
@@ -65,6 +71,7 @@ MODULES = (
     "dispatch/technicians/services.py",
     "dispatch/telephony/admin/*.py",
     "notifications/admin/*.py",
+    "notifications/models/*.py",
     "notifications/channels/kinds.py",
     "notifications/services/*.py",
 )

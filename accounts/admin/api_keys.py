@@ -28,7 +28,9 @@ class NewKeyForm(OwnedForm):
     """Show scopes as check boxes."""
 
     scopes = forms.MultipleChoiceField(
-        label=_("Scopes"), choices=ApiKey.Scope.choices, widget=UnfoldAdminCheckboxSelectMultipleWidget
+        label=_("Scopes"),
+        choices=[(scope, label(words)) for scope, words in ApiKey.Scope.choices],
+        widget=UnfoldAdminCheckboxSelectMultipleWidget,
     )
 
 
@@ -55,7 +57,8 @@ class ApiKeyAdmin(OwnedAdmin):
 
     @display(description=label("scopes"))
     def may(self, key: ApiKey) -> str:
-        return ", ".join(key.scopes)
+        labels = dict(ApiKey.Scope.choices)
+        return ", ".join(translate_label(str(labels.get(scope, scope))) for scope in key.scopes)
 
     @display(description=label("state"), label=STATE_COLORS)
     def state(self, key: ApiKey) -> str:

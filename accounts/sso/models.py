@@ -24,13 +24,15 @@ _DOMAIN = re.compile(r"(?=.{3,253}$)([a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?\.)+[a-z]
 def validate_domain(name: str) -> None:
     """Raise ValidationError unless `name` is a domain in lower case, such as example.com."""
     if not _DOMAIN.fullmatch(name):
-        raise ValidationError(f"{name!r} is not a domain. Write it in lower case, such as example.com.")
+        raise ValidationError(
+            gettext("{name} is not a domain. Write it in lower case, such as example.com.").format(name=name)
+        )
 
 
 def check_provider_url(url: str) -> None:
     """Raise ValidationError unless the URL may be called, and is https outside development."""
     if not settings.DEVELOPMENT and urlsplit(url).scheme != "https":
-        raise ValidationError("Must be an https URL.")
+        raise ValidationError(gettext("Must be an https URL."))
     check_target_url(url)
 
 

@@ -13,6 +13,7 @@ from accounts.sso.models import IdentityProvider
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict, Unprocessable
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext
 
 # A change of these may lead to another provider with other identities, so the links are deleted.
 IDENTITY = ("issuer", "client_id")
@@ -57,7 +58,7 @@ def _keep_unchanged(provider: IdentityProvider, changed: list[str]) -> None:
     rows = IdentityProvider.objects.select_for_update(no_key=True)
     stored = rows.filter(pk=provider.pk).first() if provider.pk else None
     if provider.pk and stored is None:
-        raise Conflict("The configuration was removed meanwhile.", code="removed")
+        raise Conflict(gettext("The configuration was removed meanwhile."), code="removed")
     for field in provider._meta.concrete_fields:
         if stored is not None and field.name not in changed:
             setattr(provider, field.attname, getattr(stored, field.attname))

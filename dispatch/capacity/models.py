@@ -14,11 +14,12 @@ from accounts.scoping import OwnedModel
 from dispatch.capacity import providers, rules
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedTextField
+from dispatch.core.languages import gettext, mark
 
 # A provider carries many calls from one number. Ten is the default of a pool, and as many as an account that may
 # place one call per second begins while the first still rings.
 DEFAULT_LINES = 10
-NUMBER_TAKEN = (
+NUMBER_TAKEN = mark(
     "This number is already in use under another account or organization. A caller number belongs to one "
     "organization. Pause it there first."
 )
@@ -148,12 +149,12 @@ class DispatchPool(OwnedModel):
             return
         if self.kind != self.Kind.CALLS or self.fallback.kind != self.Kind.CALLS:
             raise ValidationError(
-                {"fallback": "Only pools of calls have a fallback, which is a pool of calls, too."}
+                {"fallback": gettext("Only pools of calls have a fallback, which is a pool of calls, too.")}
             )
         if self.fallback_id == self.pk:
-            raise ValidationError({"fallback": "Choose another pool."})
+            raise ValidationError({"fallback": gettext("Choose another pool.")})
         if self.organization_id and self.fallback.organization_id != self.organization_id:
-            raise ValidationError({"fallback": "Choose a pool of the same organization."})
+            raise ValidationError({"fallback": gettext("Choose a pool of the same organization.")})
 
 
 class OutboundNumber(OwnedModel):

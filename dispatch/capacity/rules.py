@@ -6,6 +6,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from dispatch.core.languages import gettext
+
 ALERT, OFFER, JOB_NEWS, LEAD = "alert", "offer", "job_news", "lead"
 
 # Seconds until a retry makes sense, by the reason why there was no line.
@@ -78,8 +80,8 @@ def account_id_problem(provider: str, account_id: str) -> str | None:
     if provider != "twilio" or _TWILIO_ID.fullmatch(account_id):
         return None
     if account_id[:2].upper() == "SK":
-        return "This is the SID of an API key. Enter the Account SID, which begins with AC."
-    return "Not a Twilio Account SID, which is AC followed by 32 hexadecimal digits."
+        return gettext("This is the SID of an API key. Enter the Account SID, which begins with AC.")
+    return gettext("Not a Twilio Account SID, which is AC followed by 32 hexadecimal digits.")
 
 
 def account_problems(

@@ -17,7 +17,7 @@ from dispatch.capacity.models import OutboundNumber
 from dispatch.console.admin_charts import Chart, bar_chart, line_chart
 from dispatch.console.reports.statistics import build_report
 from dispatch.console.templatetags.console import percent, seconds
-from dispatch.core import clock
+from dispatch.core import clock, languages
 from dispatch.jobs.models import Job
 from dispatch.leads.models import Lead
 from dispatch.outbox.models import Message
@@ -114,7 +114,7 @@ def charts(organization: Organization) -> list[Chart]:
     """Return the charts of the last seven days."""
     today = clock.now().astimezone(ZoneInfo(organization.time_zone)).date()
     days = build_report(organization, today - timedelta(days=DAYS - 1), today).days
-    names = [figures.name for figures in days]
+    names = [languages.date_words(figures.day) if figures.day else figures.name for figures in days]
     waits = [
         (gettext("median"), "calling", [figures.median_s for figures in days]),
         (gettext("90th pct."), "late", [figures.p90_s for figures in days]),

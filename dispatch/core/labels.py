@@ -70,6 +70,9 @@ def translate_model_labels() -> None:
             continue
         plural = str(meta.verbose_name_plural)  # before the singular: Django derives it
         meta.verbose_name, meta.verbose_name_plural = label(meta.verbose_name, context), label(plural, context)
+        for constraint in meta.constraints:
+            if text := constraint.violation_error_message:
+                constraint.violation_error_message = _label(text, context)
         for field in [*meta.local_fields, *meta.local_many_to_many]:
             field.verbose_name = _label(field.verbose_name, context)
             field.help_text = _label(field.help_text, context)

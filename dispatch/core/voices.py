@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from dispatch.core.languages import CHOICES, DEFAULT, SPANISH
+from dispatch.core.languages import CHOICES, DEFAULT, SPANISH, gettext
 
 
 class Voice(NamedTuple):
@@ -72,4 +72,6 @@ def voice_problem(name: str, language: str) -> str:
     if voice is None or voice.language == language:
         return ""
     label = dict(CHOICES).get(language, language)
-    return f"This voice doesn't speak {label}. Choose {default_voice(language).label}, or another {label} voice."
+    return gettext("This voice doesn't speak {language}. Choose {voice}, or another {language} voice.").format(
+        language=gettext(label), voice=default_voice(language).label
+    )

@@ -11,6 +11,7 @@ from typing import Any
 from django.db.models import Q
 
 from dispatch.core import languages
+from dispatch.core.languages import gettext
 from dispatch.core.models import Event
 from dispatch.jobs.models import Job
 from dispatch.jobs.rules.phrases import join_names
@@ -321,7 +322,8 @@ def _with_costs(entries: list[Entry], costs: dict[tuple[str, int], str]) -> list
     shown = []
     for entry in reversed(entries):
         cost = left.pop((entry.subject_type, entry.subject_id), "")
-        shown.append(replace(entry, did=f"{entry.did} (price {cost})") if cost else entry)
+        priced = gettext("{did} (price {cost})").format(did=entry.did, cost=cost)
+        shown.append(replace(entry, did=priced) if cost else entry)
     return shown[::-1]
 
 

@@ -9,6 +9,7 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 
 from dispatch.core.http.exchange import check_headers
+from dispatch.core.languages import gettext
 from dispatch.outbox.rules import conditions
 
 MAX_HEADERS = 20
@@ -21,7 +22,9 @@ RESERVED_HEADERS = ("webhook-", "dispatch-")
 def check_event_type(wanted: str) -> None:
     """Accept "job.assigned", "job.*" or "*"."""
     if not _EVENT_TYPE.fullmatch(wanted):
-        raise ValidationError('Enter an event type such as "job.assigned", "job.*" or "*".', code="invalid")
+        raise ValidationError(
+            gettext('Enter an event type such as "job.assigned", "job.*" or "*".'), code="invalid"
+        )
 
 
 def check_condition(text: str) -> None:
@@ -36,12 +39,21 @@ def check_condition(text: str) -> None:
 def check_own_headers(headers: Mapping[str, str]) -> None:
     """Accept valid headers within the limits on number and size, except those that Dispatch sets."""
     if len(headers) > MAX_HEADERS or sum(len(n) + len(str(v)) for n, v in headers.items()) > MAX_HEADERS_LENGTH:
-        raise ValidationError(f"At most {MAX_HEADERS} headers with {MAX_HEADERS_LENGTH} characters in total.")
+        raise ValidationError(
+            gettext("At most {count} headers with {length} characters in total.").format(
+                count=MAX_HEADERS, length=MAX_HEADERS_LENGTH
+            )
+        )
     for name, value in headers.items():
         if not isinstance(value, str):
-            raise ValidationError(f"The value of the header {name} must be text.", code="invalid")
+            raise ValidationError(
+                gettext("The value of the header {name} must be text.").format(name=name), code="invalid"
+            )
         if name.lower().startswith(RESERVED_HEADERS):
-            raise ValidationError(f"The header {name} is set by Dispatch and can't be changed.", code="reserved")
+            raise ValidationError(
+                gettext("The header {name} is set by Dispatch and can't be changed.").format(name=name),
+                code="reserved",
+            )
     try:
         check_headers(headers)
     except ValueError as error:
@@ -51,7 +63,9 @@ def check_own_headers(headers: Mapping[str, str]) -> None:
 def check_permanent_code(code: int) -> None:
     """Accept 300 to 599, except 429: it means "retry later"."""
     if not 300 <= code <= 599 or code == 429:
-        raise ValidationError("A permanent code must be between 300 and 599, and not 429.", code="invalid")
+        raise ValidationError(
+            gettext("A permanent code must be between 300 and 599, and not 429."), code="invalid"
+        )
 
 
 def longest_timeout_s() -> float:

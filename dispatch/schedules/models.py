@@ -425,7 +425,7 @@ class RunReport(OwnedModel):
         constraints = [models.UniqueConstraint(fields=["run", "epoch"], name="one_report_per_epoch")]
 
     def __str__(self) -> str:
-        return f"{self.run_id} #{self.epoch} {self.outcome}"
+        return f"{self.run_id} #{self.epoch}: {self.get_outcome_display()}"
 
 
 class BulkImport(OwnedModel):

@@ -24,6 +24,7 @@ from dispatch.core import zips
 from dispatch.core.csv_files import escape_formula, unescape_formula
 from dispatch.core.events import Actor
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext
 from dispatch.core.phone_numbers import parse_phone
 from dispatch.technicians import services
 from dispatch.technicians.models import Skill, Technician
@@ -128,7 +129,7 @@ def apply_row(line: ImportRow, organization: Organization, *, actor: Actor) -> T
     except services.OpenJobs as error:
         raise ValidationError(str(error.detail)) from None
     except IntegrityError:
-        raise ValidationError("Another technician now has this phone number.") from None
+        raise ValidationError(gettext("Another technician now has this phone number.")) from None
 
 
 class _Reader:

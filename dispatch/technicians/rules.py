@@ -208,10 +208,10 @@ MIN_PIN_LENGTH, MAX_PIN_LENGTH = 4, 8
 def pin_problem(pin: str) -> str:
     """Return why this PIN is not allowed, or an empty string."""
     if not (pin.isascii() and pin.isdecimal() and MIN_PIN_LENGTH <= len(pin) <= MAX_PIN_LENGTH):
-        return f"Enter {MIN_PIN_LENGTH} to {MAX_PIN_LENGTH} digits."
+        return gettext("Enter {least} to {most} digits.").format(least=MIN_PIN_LENGTH, most=MAX_PIN_LENGTH)
     steps = {int(after) - int(before) for before, after in pairwise(pin)}
     if steps in ({0}, {1}, {-1}):
-        return "Too easy to guess. Don't use one digit only or a sequence such as 1234."
+        return gettext("Too easy to guess. Don't use one digit only or a sequence such as 1234.")
     return ""
 
 

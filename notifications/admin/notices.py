@@ -35,7 +35,7 @@ from notifications.models import (
     Notification,
     Route,
 )
-from notifications.rendering import path_to
+from notifications.rendering import outcome_of, path_to, title_and_body
 from notifications.services import alert_reach
 from notifications.services.preferences import default_steps
 
@@ -69,13 +69,25 @@ class DeliveriesOfNotification(ReadOnlyInline):
     readonly_fields = fields
 
 
+class TranslatedMixin:
+    """Show the title and the details of a notification or an alert in the language of the reader."""
+
+    @display(description=label("title"), ordering="title")
+    def heading(self, row: Notification | Alert) -> str:
+        return title_and_body(row)[0]
+
+    @display(description=label("details"))
+    def details(self, row: Notification | Alert) -> str:
+        return title_and_body(row)[1] or "—"
+
+
 @admin.register(Notification)
-class NotificationAdmin(OwnedAdmin):
+class NotificationAdmin(TranslatedMixin, OwnedAdmin):
     """List the user's own notifications; superusers see those of all users."""
 
     admin_may = ACT
     dispatcher_may = ACT
-    list_display = ["title", "shown_level", "body", "created_at", "state"]
+    list_display = ["heading", "shown_level", "details", "created_at", "state"]
     list_filter = ["level", "kind", "created_at"]
     list_select_related = ["acknowledged_by"]
     search_fields = ["title", "body"]
@@ -94,7 +106,7 @@ class NotificationAdmin(OwnedAdmin):
     @display(description=label("state"))
     def state(self, row: Notification) -> str:
         if row.settled_at:
-            return row.settled_how
+            return outcome_of(row)
         if row.acknowledged_at:
             return gettext("Acknowledged by {person}").format(person=row.acknowledged_by or gettext("someone"))
         if row.is_open_alert:
@@ -114,13 +126,13 @@ class NotificationAdmin(OwnedAdmin):
 
 
 @admin.register(Alert)
-class AlertAdmin(OwnedAdmin):
+class AlertAdmin(TranslatedMixin, OwnedAdmin):
     """List alerts: the cause, the people reached, and the user who acknowledged each."""
 
     admin_may = VIEW
     dispatcher_may = VIEW
     list_display = [
-        "title",
+        "heading",
         "state",
         "created_at",
         "acknowledged_by",
@@ -132,8 +144,8 @@ class AlertAdmin(OwnedAdmin):
     list_select_related = ["acknowledged_by"]
     search_fields = ["title", "body"]
     fields = [
-        "title",
-        "body",
+        "heading",
+        "details",
         "about",
         "state",
         "created_at",
@@ -170,15 +182,15 @@ class AlertAdmin(OwnedAdmin):
     def acknowledgement(self, alert: Alert) -> str:
         if alert.acknowledged_at is None:
             return gettext("Not acknowledged")
-        how = WAYS_TO_ACKNOWLEDGE.get(alert.acknowledged_via, "")
-        return f"By {alert.acknowledged_by or 'someone'} {how}, {_format_moment(alert.acknowledged_at)}".replace(
-            " ,", ","
-        )
+        how = str(WAYS_TO_ACKNOWLEDGE.get(alert.acknowledged_via, ""))
+        person = alert.acknowledged_by or gettext("someone")
+        words = gettext("By {person} {how}").format(person=person, how=how).strip()
+        return f"{words}, {_format_moment(alert.acknowledged_at)}"
 
     @display(description=label("resolved"))
     def settled(self, alert: Alert) -> str:
         return (
-            f"{alert.settled_how}, {_format_moment(alert.settled_at)}"
+            f"{outcome_of(alert)}, {_format_moment(alert.settled_at)}"
             if alert.settled_at
             else gettext("Not resolved")
         )

@@ -67,13 +67,17 @@ class Route(OwnedModel):
     def clean(self) -> None:
         rule = rules.BY_KIND.get(self.kind)
         if rule is None:
-            raise ValidationError({"kind": f"Unknown kind. Must be one of {', '.join(rules.BY_KIND)}."})
+            raise ValidationError(
+                {"kind": gettext("Unknown kind. Must be one of {kinds}.").format(kinds=", ".join(rules.BY_KIND))}
+            )
         if rule.level == rules.CRITICAL and not self.is_on:
             raise ValidationError(
-                {"is_on": ("A critical alert can't be turned off. Choose other recipients instead.")}
+                {"is_on": (gettext("A critical alert can't be turned off. Choose other recipients instead."))}
             )
         if rule.level == rules.CRITICAL and self.level not in ("", Level.CRITICAL):
-            raise ValidationError({"level": "A critical alert stays critical. Choose other recipients instead."})
+            raise ValidationError(
+                {"level": gettext("A critical alert stays critical. Choose other recipients instead.")}
+            )
 
 
 class EscalationPolicy(OwnedModel):
@@ -118,11 +122,11 @@ class EscalationPolicy(OwnedModel):
 
     def clean(self) -> None:
         if self.repeat_s is not None and self.repeat_s < 10:
-            raise ValidationError({"repeat_s": "Must be at least 10 seconds."})
+            raise ValidationError({"repeat_s": gettext("Must be at least 10 seconds.")})
         if self.again_after_s is not None and self.again_after_s < 60:
-            raise ValidationError({"again_after_s": "Must be at least 60 seconds."})
+            raise ValidationError({"again_after_s": gettext("Must be at least 60 seconds.")})
         if self.return_after_s is not None and self.return_after_s < 60:
-            raise ValidationError({"return_after_s": "Must be at least 60 seconds."})
+            raise ValidationError({"return_after_s": gettext("Must be at least 60 seconds.")})
 
 
 class EscalationStep(OwnedModel):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import Model
+from django.db.models import BaseConstraint, Model
 from django.utils.translation import override
 
 _NAME = re.compile(r'"([a-z_0-9]+)"')
@@ -37,6 +37,10 @@ def _names_of(model: type[Model], owner: type[Any]) -> Iterator[str]:
             yield field.name
 
 
+def _has_own_message(constraint: BaseConstraint) -> bool:
+    return constraint.violation_error_message is not constraint.default_violation_error_message
+
+
 def _flat(names: Any) -> Iterator[str]:
     for name in names:
         if isinstance(name, str):
@@ -62,4 +66,6 @@ def labels_of(model: type[Model], names: set[str]) -> set[str]:
         for field in (model._meta.get_field(name) for name in names):
             choices = [str(words) for _, words in getattr(field, "flatchoices", ())]
             found |= {str(field.verbose_name), str(field.help_text), *choices}  # type: ignore[union-attr]
+        own = (constraint for constraint in model._meta.constraints if constraint.violation_error_message)
+        found |= {str(constraint.violation_error_message) for constraint in own if _has_own_message(constraint)}
     return {text for text in found if re.search(r"[^\W\d_]{2,}", text)}

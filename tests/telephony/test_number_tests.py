@@ -32,7 +32,7 @@ def handled() -> None:
 def press(client: Client, number: Any, phone: str) -> Any:
     """Opens the dialog and sends it."""
     at = reverse("admin:capacity_outboundnumber_test", args=[number.pk])
-    assert client.get(at).status_code == 200
+    assert client.get(at, headers={"HX-Request": "true"}).status_code == 200
     return client.post(at, {"_form_submitted": "True", "phone": phone})
 
 

@@ -9,6 +9,7 @@ from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
 
 from dispatch.core.api.parsers import MAX_DEPTH, is_too_deep, load_json
+from dispatch.core.languages import gettext
 
 MAX_JSON_LENGTH = 100_000
 
@@ -22,7 +23,10 @@ class BoundedJSONField(forms.JSONField):
     def to_python(self, value: Any) -> Any:
         if isinstance(value, str) and value not in self.empty_values:
             if len(value) > MAX_JSON_LENGTH:
-                raise ValidationError(f"At most {MAX_JSON_LENGTH:,} characters allowed.", code="max_length")
+                raise ValidationError(
+                    gettext("At most {count:,} characters allowed.").format(count=MAX_JSON_LENGTH),
+                    code="max_length",
+                )
             try:
                 parsed = load_json(value)
             except ValueError:
@@ -30,7 +34,10 @@ class BoundedJSONField(forms.JSONField):
                     self.error_messages["invalid"], code="invalid", params={"value": ""}
                 ) from None
             if is_too_deep(parsed):
-                raise ValidationError(f"Nested too deeply. The maximum is {MAX_DEPTH} levels.", code="too_deep")
+                raise ValidationError(
+                    gettext("Nested too deeply. The maximum is {count} levels.").format(count=MAX_DEPTH),
+                    code="too_deep",
+                )
         return super().to_python(value)
 
     def prepare_value(self, value: Any) -> Any:

@@ -235,7 +235,11 @@ class PublicForm(OwnedModel):
         wrong = [line for line in self._origins() if not _ORIGIN.fullmatch(line)]
         if wrong:
             raise ValidationError(
-                {"embed_origins": f"{wrong[0]!r} isn't an origin such as https://www.example.com."}
+                {
+                    "embed_origins": gettext("{value} isn't an origin such as https://www.example.com.").format(
+                        value=wrong[0]
+                    )
+                }
             )
 
     def frame_ancestors(self) -> str:

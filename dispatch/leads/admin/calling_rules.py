@@ -111,7 +111,7 @@ class ConsentAdmin(OwnedAdmin):
             organization_id=obj.organization_id, phone=phone, purpose=obj.purpose, withdrawn_at=None
         )
         if (row := valid.first()) is None:
-            raise Conflict(consents.NOT_RECORDED)
+            raise Conflict(gettext(consents.NOT_RECORDED))
         obj.pk = row.pk
 
     @admin.action(description=_("Withdraw (campaigns that need it stop calling)"), permissions=["act"])

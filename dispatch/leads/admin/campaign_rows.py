@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.exceptions import ValidationError
 from django.utils.text import format_lazy
+from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from accounts.admin.base import OwnedForm, OwnedInlineFormSet, OwnedStackedInline, OwnedTabularInline
@@ -56,7 +57,7 @@ class KeyBranchFormSet(OwnedInlineFormSet):
         organization = Organization.objects.filter(pk=self.instance.organization_id).first()
         for form in kept:
             if form.cleaned_data.get("action") == Action.AGENT and not sent_agent(self.data):
-                form.add_error("action", NO_AGENT)
+                form.add_error("action", gettext(NO_AGENT))
             phones = split_names(form.cleaned_data.get("phones") or "")
             if organization is not None and (problem := phones_problem(organization, phones)):
                 form.add_error("phones", problem)

@@ -35,9 +35,9 @@ FIRST_YEAR, MAX_AHEAD = 1900, timedelta(days=366 * 5)
 def check_due_at(due_at: datetime) -> None:
     """Accept when a new lead is due (aware). Raises ValidationError."""
     if due_at.year < FIRST_YEAR:
-        raise ValidationError(f"Must be after {FIRST_YEAR}.")
+        raise ValidationError(gettext("Must be after {year}.").format(year=FIRST_YEAR))
     if due_at > clock.now() + MAX_AHEAD:
-        raise ValidationError("Must be at most five years from now.")
+        raise ValidationError(gettext("Must be at most five years from now."))
 
 
 def every_day() -> list[int]:

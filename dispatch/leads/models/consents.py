@@ -21,9 +21,9 @@ FUTURE = timedelta(minutes=5)  # by which clocks may differ
 def check_given_at(given_at: datetime) -> None:
     """Accept when a consent was given (aware). Raises ValidationError."""
     if given_at > clock.now() + FUTURE:
-        raise ValidationError("Must be in the past.")
+        raise ValidationError(gettext("Must be in the past."))
     if given_at.year < FIRST_YEAR:
-        raise ValidationError(f"Must be after {FIRST_YEAR}.")
+        raise ValidationError(gettext("Must be after {year}.").format(year=FIRST_YEAR))
 
 
 class Consent(OwnedModel):

@@ -5,16 +5,18 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from dispatch.core.languages import mark
+
 MAX_BYTES = 5 * 2**20
 MIN_SECONDS = 0.2
 WAV, MP3 = "audio/wav", "audio/mpeg"
 EXTENSIONS = {WAV: "wav", MP3: "mp3"}
 
-NOT_AUDIO = "This is not a WAV or MP3 file."
-TOO_LARGE = f"The file is too large: at most {MAX_BYTES // 2**20} MB."
-CUT_OFF = "The file is incomplete: it ends early. Export it again."
-TOO_SHORT = "The recording is too short to be heard."
-WRONG_FORMAT = "This kind of WAV file can't be played in a call. Export it as 16-bit PCM or mu-law, mono."
+NOT_AUDIO = mark("This is not a WAV or MP3 file.")
+TOO_LARGE = mark("The file is too large: at most 5 MB.")
+CUT_OFF = mark("The file is incomplete: it ends early. Export it again.")
+TOO_SHORT = mark("The recording is too short to be heard.")
+WRONG_FORMAT = mark("This kind of WAV file can't be played in a call. Export it as 16-bit PCM or mu-law, mono.")
 
 # Formats of a WAV file: PCM, A-law, mu-law, and the one that names its format later.
 _PCM, _A_LAW, _MU_LAW, _EXTENSIBLE = 1, 6, 7, 0xFFFE

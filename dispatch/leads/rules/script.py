@@ -7,15 +7,17 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any, Protocol
 
-NO_WORDS = (
+from dispatch.core.languages import gettext, mark
+
+NO_WORDS = mark(
     "Write a script or enter a TwiML URL, or add a recording or a voice agent that takes answered calls, so that "
     "the people called hear something."
 )
-NO_AGENT = "Add a voice agent to the campaign, or choose another action."
+NO_AGENT = mark("Add a voice agent to the campaign, or choose another action.")
 MAX_ANSWER = 1000  # maximum length of a response to a key
 # Maximum size of a script in bytes. Spoken three times, it stays below the 64 kB that providers take at once.
 MAX_SCRIPT_BYTES = 16_000
-TOO_LONG = f"The script is too long: at most {MAX_SCRIPT_BYTES} bytes, about 20 minutes of speech."
+TOO_LONG = mark("The script is too long: at most {count} bytes, about 20 minutes of speech.")
 _KEY = re.compile("[0-9]")
 disposition_pattern = r"^[a-z][a-z0-9_]{0,39}$"
 # Data that a script may name without declaring it. The others are the campaign's `variables`.
@@ -64,7 +66,11 @@ def split_names(text: str) -> list[str]:
 def variables_problem(names: Iterable[str]) -> str:
     """Return what is wrong with the names of a campaign's own variables, or ""."""
     wrong = [name for name in names if not _NAME.fullmatch(name)]
-    return f"“{wrong[0]}” is not a name. Use letters, digits and underscores only." if wrong else ""
+    return (
+        gettext("“{name}” is not a name. Use letters, digits and underscores only.").format(name=wrong[0])
+        if wrong
+        else ""
+    )
 
 
 def placeholder_problem(text: str, names: Iterable[str]) -> str:
@@ -72,10 +78,10 @@ def placeholder_problem(text: str, names: Iterable[str]) -> str:
     known = {*VARIABLES, *names}
     unknown = [name for name in _PLACEHOLDER.findall(text) if name not in known]
     if unknown:
-        own = f"Known: {', '.join(sorted(known))}. Add other names under Variables."
-        return f"Unknown variable {{{unknown[0]}}}. {own}"
+        own = gettext("Known: {names}. Add other names under Variables.").format(names=", ".join(sorted(known)))
+        return gettext("Unknown variable {variable}. {known}").format(variable=f"{{{unknown[0]}}}", known=own)
     if set(_PLACEHOLDER.sub("", text)) & {"{", "}"}:
-        return "A placeholder is a name in braces, such as {name}."
+        return gettext("A placeholder is a name in braces, such as {name}.")
     return ""
 
 
@@ -83,15 +89,15 @@ def branch_problems(branch: Branch) -> dict[str, str]:
     """Return what is wrong with a branch, by field. Fields of other actions are ignored."""
     problems = {}
     if branch.action == Action.CONNECT and not 1 <= len(branch.phone_list) <= MAX_LEGS:
-        problems["phones"] = f"Enter 1 to {MAX_LEGS} phone numbers."
+        problems["phones"] = gettext("Enter 1 to {count} phone numbers.").format(count=MAX_LEGS)
     if branch.action == Action.LATER and not branch.call_back_h:
-        problems["call_back_h"] = "Enter the hours until the next call."
+        problems["call_back_h"] = gettext("Enter the hours until the next call.")
     if branch.action == Action.TEXT and not branch.text.strip():
-        problems["text"] = "Enter the text."
+        problems["text"] = gettext("Enter the text.")
     if branch.action == Action.PLAY and not branch.has_recording:
-        problems["recording"] = "Add a recording."
+        problems["recording"] = gettext("Add a recording.")
     if branch.action == Action.SAY and not branch.say.strip():
-        problems["say"] = "Enter what is said."
+        problems["say"] = gettext("Enter what is said.")
     return problems
 
 
@@ -99,8 +105,8 @@ def keys_problem(keys: Iterable[str], opt_out_key: str) -> str:
     """Return what is wrong with the keys of a campaign's branches, or ""."""
     keys = list(keys)
     if twice := next((key for key in keys if keys.count(key) > 1), ""):
-        return f"Key {twice} has more than one branch."
-    return f"Key {opt_out_key} is the opt-out key." if opt_out_key in keys else ""
+        return gettext("Key {key} has more than one branch.").format(key=twice)
+    return gettext("Key {key} is the opt-out key.").format(key=opt_out_key) if opt_out_key in keys else ""
 
 
 def fill_in(text: str, data: Mapping[str, Any]) -> str:
@@ -125,17 +131,19 @@ def has_words(script: str, answer_url: str, has_other_opening: bool = False) -> 
 def script_problem(script: str, answer_url: str, *, is_paused: bool, has_other_opening: bool = False) -> str:
     """Return what is wrong with a campaign's script, or "". A paused campaign may have none."""
     if len(script.encode(errors="replace")) > MAX_SCRIPT_BYTES:
-        return TOO_LONG
-    return "" if is_paused or has_words(script, answer_url, has_other_opening) else NO_WORDS
+        return gettext(TOO_LONG).format(count=MAX_SCRIPT_BYTES)
+    return "" if is_paused or has_words(script, answer_url, has_other_opening) else gettext(NO_WORDS)
 
 
 def key_problem(keys: Any) -> str:
     """Return the error in a campaign's keys, or "" if they are {digit: text}."""
     if not isinstance(keys, dict):
-        return 'Enter an object of digits and text, such as {"1": "Thank you."}.'
+        return gettext('Enter an object of digits and text, such as {"1": "Thank you."}.')
     for key, response in keys.items():
         if not _KEY.fullmatch(key):
-            return "A key must be one digit from 0 to 9."
+            return gettext("A key must be one digit from 0 to 9.")
         if not isinstance(response, str) or len(response) > MAX_ANSWER:
-            return f"The response to key {key} must be text of at most {MAX_ANSWER} characters."
+            return gettext("The response to key {key} must be text of at most {count} characters.").format(
+                key=key, count=MAX_ANSWER
+            )
     return ""

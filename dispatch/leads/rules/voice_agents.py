@@ -10,6 +10,7 @@ from typing import Any
 
 from yarl import URL
 
+from dispatch.core.languages import gettext
 from dispatch.leads.rules.script import disposition_pattern, value_of, variables_problem
 
 # Data that every agent gets. A campaign's own names must differ.
@@ -32,14 +33,14 @@ def url_problem(url: str, *, is_stream: bool, hosts: Iterable[str], allows_ws: b
         parsed = URL(url)
         host = (parsed.host or "").lower()
     except (ValueError, TypeError):
-        return "Enter a URL such as wss://bots.example.com/quotes."
+        return gettext("Enter a URL such as wss://bots.example.com/quotes.")
     if parsed.scheme not in (("wss", "ws") if allows_ws else ("wss",)) or not host:
-        return "Enter a URL such as wss://bots.example.com/quotes."
+        return gettext("Enter a URL such as wss://bots.example.com/quotes.")
     if is_stream and parsed.query_string:
-        return "The URL of an agent that speaks audio can't have a query. Its data comes as parameters."
+        return gettext("The URL of an agent that speaks audio can't have a query. Its data comes as parameters.")
     allowed = list(hosts)
     if allowed and not any(_matches(host, each) for each in allowed):
-        return f"Your organization allows voice agents only at {', '.join(allowed)}."
+        return gettext("Your organization allows voice agents only at {hosts}.").format(hosts=", ".join(allowed))
     return ""
 
 
@@ -50,15 +51,21 @@ def _matches(host: str, allowed: str) -> bool:
 def hosts_problem(hosts: Iterable[str]) -> str:
     """Return what is wrong with an organization's list of hosts, or ""."""
     wrong = [host for host in hosts if not _HOST.fullmatch(host)]
-    return f"“{wrong[0]}” is not a host. Enter hosts such as bots.example.com or *.example.com." if wrong else ""
+    return (
+        gettext("“{value}” is not a host. Enter hosts such as bots.example.com or *.example.com.").format(
+            value=wrong[0]
+        )
+        if wrong
+        else ""
+    )
 
 
 def names_problem(names: list[str]) -> str:
     """Return what is wrong with the names of the data for an agent, or ""."""
     if len(names) > MAX_NAMES:
-        return f"At most {MAX_NAMES} names."
+        return gettext("At most {count} names.").format(count=MAX_NAMES)
     if taken := next((name for name in names if name in GIVEN), ""):
-        return f"Remove {taken}: the agent always gets it."
+        return gettext("Remove {name}: the agent always gets it.").format(name=taken)
     return variables_problem(names)
 
 

@@ -13,6 +13,7 @@ from accounts.models import Organization
 from dispatch.core import clock, events
 from dispatch.core.db import fast_rows, prepared
 from dispatch.core.events import Actor, EventRow
+from dispatch.core.languages import gettext
 from dispatch.core.models import Event
 from dispatch.core.phone_numbers import InvalidPhone, parse_phone, parse_possible_phone
 from dispatch.leads.models import Campaign, KeyBranch, Lead
@@ -65,7 +66,7 @@ def phones_problem(organization: Organization, phones: list[str]) -> str:
         except InvalidPhone as error:
             return str(error)
         if why := telephony.why_not_callable(phone, organization.allowed_countries):
-            return f"{text} can't be called: {why}."
+            return gettext("{text} can't be called: {why}.").format(text=text, why=why)
     return ""
 
 

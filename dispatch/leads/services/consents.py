@@ -13,6 +13,7 @@ from dispatch.core import clock, events
 from dispatch.core.db.prepared import fetch_all, integers, texts
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.keyed_hashes import all_hashes, make_hash
+from dispatch.core.languages import mark
 from dispatch.core.privacy import replay
 from dispatch.leads import eligibility_sql as sql
 from dispatch.leads.models import Consent
@@ -20,7 +21,7 @@ from dispatch.telephony.services import sms
 
 HASH_PURPOSE = "consent"
 DEFAULT_PURPOSE = "marketing"
-NOT_RECORDED = "The phone is on the do-not-call list, or withdrew a consent after this one was given."
+NOT_RECORDED = mark("The phone is on the do-not-call list, or withdrew a consent after this one was given.")
 
 
 class NewConsent(NamedTuple):

@@ -26,7 +26,7 @@ from dispatch.leads.rules import audio
 # Recordings of an organization. With the largest files they take a gigabyte.
 MAX_RECORDINGS = 200
 MAX_URL_LENGTH = 2000
-TOO_MANY = f"Your organization has {MAX_RECORDINGS} recordings. Delete some that are not used."
+TOO_MANY = mark("Your organization has {count} recordings. Delete some that are not used.")
 NOT_HTTPS = mark("Enter an address that begins with https://.")
 PURPOSE = "address of a recording"
 # Additions of an organization wait for each other, so that together they keep the limit.
@@ -46,7 +46,7 @@ def from_file(organization_id: int, content: bytes, name: str) -> Recording:
     try:
         found = audio.read_audio(content)
     except audio.UnusableAudio as error:
-        raise ValidationError(str(error), code="unusable") from None
+        raise ValidationError(_(str(error)), code="unusable") from None
     recording = Recording(
         organization_id=organization_id,
         name=_clean_name(name),
@@ -80,7 +80,7 @@ def from_url(organization_id: int, url: str, name: str = "") -> Recording:
 
 def _check_limit(organization_id: int) -> None:
     if Recording.objects.of(organization_id).count() >= MAX_RECORDINGS:
-        raise ValidationError(TOO_MANY, code="limit_reached")
+        raise ValidationError(_(TOO_MANY).format(count=MAX_RECORDINGS), code="limit_reached")
 
 
 def _clean_name(name: str) -> str:

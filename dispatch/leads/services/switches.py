@@ -19,6 +19,7 @@ from dispatch.core.db.isolation import FailureRule, run_each
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.db.prepared import prefer_index_plans
 from dispatch.core.events import Actor, EventRow
+from dispatch.core.languages import gettext as _
 from dispatch.core.runtime import queues
 from dispatch.leads import eligibility, redis_queue, sql
 from dispatch.leads.models import Campaign, EngineSwitch, LeadDispatch
@@ -92,7 +93,7 @@ def pause_campaign(campaign_id: int, is_paused: bool, *, actor: Actor) -> Campai
     with transaction.atomic():
         row = Campaign.objects.select_for_update(no_key=True).get(pk=campaign_id)
         if not is_paused and row.is_paused and not row.has_words:
-            raise CampaignWithoutScript(f"{row.name} has no script. {NO_WORDS}")
+            raise CampaignWithoutScript(_("{name} has no script.").format(name=row.name) + " " + _(NO_WORDS))
         if _change_switches(row, {"is_paused": is_paused}):
             kind = "campaign.paused" if is_paused else "campaign.resumed"
             events.append(row.organization_id, kind, row.pk, actor=actor)

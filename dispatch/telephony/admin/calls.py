@@ -8,12 +8,14 @@ from typing import Any
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.http import HttpResponse
+from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
-from dispatch.core.labels import label
+from dispatch.core.labels import label, translate_label
+from dispatch.core.languages import mark
 from dispatch.telephony import services
 from dispatch.telephony.error_texts import describe_error
 from dispatch.telephony.models import Call, CallEvent
@@ -32,6 +34,17 @@ _LABELS = {
     "not_placed": "danger",
 }
 
+# What the provider's detection heard → words.
+ANSWERED_BY = {
+    "human": mark("a person"),
+    "machine_start": mark("a machine"),
+    "machine_end_beep": mark("a machine, which beeped"),
+    "machine_end_silence": mark("a machine, which fell silent"),
+    "machine_end_other": mark("a machine"),
+    "fax": mark("a fax machine"),
+    "unknown": mark("unknown"),
+}
+
 
 class CallEventInline(OwnedTabularInline):
     """Provider events of a call, with the whole payload."""
@@ -45,7 +58,11 @@ class CallEventInline(OwnedTabularInline):
 
     @display(description=label("details"))
     def details(self, event: CallEvent) -> str:
-        return json.dumps(event.payload, ensure_ascii=False)
+        """List the payload, one value per line, with the provider's names."""
+        rows = (
+            (name, value if isinstance(value, str) else json.dumps(value)) for name, value in event.payload.items()
+        )
+        return format_html("<ul>{}</ul>", format_html_join("", "<li><code>{}</code>: {}</li>", rows))
 
 
 @admin.register(Call)
@@ -94,7 +111,7 @@ class CallAdmin(OwnedAdmin):
         ),
         (
             _("Result"),
-            {"fields": ["keys_pressed", "answered_by", "error_code", "error", "checked_at"]},
+            {"fields": ["keys_pressed", "listener", "error_code", "error", "checked_at"]},
         ),
         (_("Price"), {"fields": ["price", "price_unit", "price_checked_at"]}),
     ]
@@ -102,6 +119,10 @@ class CallAdmin(OwnedAdmin):
     @display(description=label("status"), ordering="status", label=_LABELS)
     def state(self, call: Call) -> tuple[str, str]:
         return call.status, call.get_status_display()
+
+    @display(description=label("answered by"))
+    def listener(self, call: Call) -> str:
+        return translate_label(ANSWERED_BY.get(call.answered_by, call.answered_by)) or "—"
 
     @display(description=label("error message"))
     def error(self, call: Call) -> str:

@@ -11,11 +11,11 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 
 from accounts.admin.base import VIEW, OwnedAdmin
-from dispatch.core.labels import label
+from dispatch.core.labels import label, translate_label
 from dispatch.core.phone_numbers import format_national
 from dispatch.telephony import services, sms_rules
 from dispatch.telephony.error_texts import describe_error
-from dispatch.telephony.models import InboundCall, OptOut, Text
+from dispatch.telephony.models import Call, InboundCall, OptOut, Text
 
 # Every status has an entry: the theme shows the stored value of a status without one.
 _LABELS = {
@@ -117,14 +117,14 @@ class InboundCallAdmin(OwnedAdmin):
     admin_may = VIEW
     dispatcher_may = VIEW
     list_display = [
-        "id", "created_at", "from_phone", "attestation", "number", "purpose", "status", "duration", "cost",
+        "id", "created_at", "from_phone", "attestation", "number", "about", "status", "duration", "cost",
     ]  # fmt: skip
     list_filter = ["status", "purpose", "number"]
     list_select_related = ["number"]
     search_fields = ["from_phone", "sid"]
     show_full_result_count = False
     fields = [
-        "from_phone", "attestation", "verified_at", "number", "account", "sid", "purpose", "subject_id", "status",
+        "from_phone", "attestation", "verified_at", "number", "account", "sid", "about", "subject_id", "status",
         "keys_pressed", "created_at", "ended_at", "duration", "price", "price_unit",
     ]  # fmt: skip
 
@@ -135,3 +135,9 @@ class InboundCallAdmin(OwnedAdmin):
     @display(description=label("price"), ordering="price")
     def cost(self, call: InboundCall) -> str:
         return call.cost or "—"
+
+    @display(description=label("purpose"), ordering="purpose")
+    def about(self, call: InboundCall) -> str:
+        """Return the purpose of the call or text to which the caller reacted."""
+        labels = dict([*Text.Purpose.choices, *Call.Purpose.choices])
+        return translate_label(str(labels.get(call.purpose, call.purpose)), "telephony.call") or "—"

@@ -45,7 +45,7 @@ def page(model: str, *args: Any) -> str:
 def press(client: Client, model: str, name: str, row: Any, **fields: Any) -> Any:
     """Confirm the dialog of a detail action."""
     at = reverse(f"admin:outbox_{model}_{name}", args=[row.pk])
-    assert client.get(at).status_code == 200
+    assert client.get(at, headers={"HX-Request": "true"}).status_code == 200
     return client.post(at, {"_form_submitted": "True", **fields})
 
 

@@ -1,10 +1,12 @@
-"""Formats of Spanish as written in Mexico and the United States: a decimal point, and inputs as in English.
+"""Formats of Spanish as in Mexico and the United States: short dates, a decimal point, and the inputs of English.
 
 Attributes of pages, such as positions in percent, need the point as well, and date inputs need ISO dates.
 """
 
 from django.conf.locale.en import formats as english
 
+DATE_FORMAT = "j M Y"
+DATETIME_FORMAT = "j M Y, H:i"
 DECIMAL_SEPARATOR = "."
 THOUSAND_SEPARATOR = ","
 NUMBER_GROUPING = 3
