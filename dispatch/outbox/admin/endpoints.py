@@ -125,7 +125,7 @@ class EndpointForm(OwnedForm):
         for name in {"retry_schedule_s", "permanent_codes"} & set(self.fields):
             self.fields[name].widget = UnfoldAdminTextInputWidget()
         if "retry_schedule_s" in self.fields:
-            self.fields["retry_schedule_s"].label = "Retry schedule (s)"
+            self.fields["retry_schedule_s"].label = label("Retry schedule (s)")
         if "oauth_client_auth" in self.fields:
             self.fields["oauth_client_auth"].required = False
         if "client_certificate" in self.fields:
