@@ -15,6 +15,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from django.urls import Resolver404, resolve
 from playwright.sync_api import Page
+from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from accounts.models import Organization, User
 from dispatch.core import clock
@@ -135,8 +136,12 @@ def signed_pages(company: Organization) -> list[str]:
 
 
 def problems_of(page: Page, width: int) -> list[str]:
-    wide = page.evaluate("document.documentElement.scrollWidth")
-    return [f"{wide} px wide"] if wide > width else []
+    """Return whether the page is too wide, after its charts had time to follow the new width."""
+    try:
+        page.wait_for_function("width => document.documentElement.scrollWidth <= width", arg=width, timeout=5000)
+    except PlaywrightTimeoutError:
+        return [f"{page.evaluate('document.documentElement.scrollWidth')} px wide"]
+    return []
 
 
 def violations_of(page: Page, width: int, height: int, rules: dict) -> list[dict]:
