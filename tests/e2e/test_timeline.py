@@ -82,6 +82,8 @@ def test_timeline_is_legible_and_accessible(floor: Floor, sign_in, width, scheme
     page = live(sign_in(dana, path=f"/board/timeline/?day={noon:%Y-%m-%d}", width=width, scheme=scheme))
     expect(page.locator(".bar-job")).to_have_count(1)
     accessible(page)
+    arrows = [page.get_by_role("link", name=name).bounding_box() for name in ("Previous day", "Next day")]
+    assert arrows[0]["y"] == arrows[1]["y"], "on one line with the day, also on a phone"
     shot(page, f"timeline-{width}-{scheme}")
     page.get_by_role("link", name="Week").click()
     expect(page.locator(".chip")).to_have_count(1)
