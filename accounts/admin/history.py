@@ -17,6 +17,7 @@ from django.utils.translation import gettext
 from accounts import installation_log
 from accounts.admin.tenant_scope import organization_id_of
 from accounts.models import Organization
+from dispatch.core import languages
 from dispatch.core.labels import label, translate_label
 from dispatch.core.models import Event
 from dispatch.core.phone_numbers import format_national
@@ -29,7 +30,8 @@ _OMITTED_FIELDS = frozenset({"name"})
 NAMES_OF_FIELDS = frozenset({"fields", "changed"})
 # Names in the data of events that are no fields.
 WORDS = (
-    label("fields"), label("note"), label("reason"), label("error"), label("until"), label("count"), label("by"),
+    label("fields"), label("changes"), label("service"), label("note"), label("reason"), label("error"),
+    label("until"), label("count"), label("by"),
     label("via"), label("role"), label("description"), label("outage"), label("code"), label("message"),
     label("number"), label("days"), label("what"), label("status"), label("overlap"), label("host"),
     label("email"), label("phone"), label("open jobs"), label("jobs"), label("action"), label("source"),
@@ -61,18 +63,21 @@ class EventHistoryMixin:
     def log_addition(self, request: HttpRequest, obj: models.Model, message: Any) -> Any:
         if organization_id_of(obj) is None or isinstance(obj, Organization):
             installation_log.record_change(obj, "added", message, actor=request.actor)
-        return super().log_addition(request, obj, message)  # type: ignore[misc]
+        with languages.override(languages.DEFAULT):  # the name of the row is stored
+            return super().log_addition(request, obj, message)  # type: ignore[misc]
 
     def log_change(self, request: HttpRequest, obj: models.Model, message: Any) -> Any:
         if organization_id_of(obj) is None:
             installation_log.record_change(obj, "changed", message, actor=request.actor)
-        return super().log_change(request, obj, message)  # type: ignore[misc]
+        with languages.override(languages.DEFAULT):
+            return super().log_change(request, obj, message)  # type: ignore[misc]
 
     def log_deletions(self, request: HttpRequest, queryset: Any) -> Any:
         for row in queryset:
             if organization_id_of(row) is None:
                 installation_log.record_change(row, "deleted", [], actor=request.actor)
-        return super().log_deletions(request, queryset)  # type: ignore[misc]
+        with languages.override(languages.DEFAULT):
+            return super().log_deletions(request, queryset)  # type: ignore[misc]
 
     def _events_of(self, row: Any) -> list[dict[str, Any]]:
         subject = self.subject or row._meta.model_name
@@ -84,10 +89,15 @@ class EventHistoryMixin:
                 "at": event.at,
                 "actor": event.actor_label,
                 "did": describe_kind(event),
-                "details": describe_data(event.data, type(row)),
+                "details": describe_data(self.data_of(event), type(row)),
             }
             for event in rows.order_by("-id")[: MAX_EVENTS + 1]
         ]
+
+    def data_of(self, event: Event) -> dict[str, Any]:
+        """Return the data of an event to show. Override it to show names instead of codes."""
+        data: dict[str, Any] = event.data
+        return data
 
 
 def describe_kind(event: Event) -> str:

@@ -22,6 +22,7 @@ from dispatch.core import events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
+from dispatch.core.stored_texts import stored_name
 
 EDITS = ("PUT", "PATCH", "DELETE")
 
@@ -108,7 +109,7 @@ class VersionedMixin:
             return
         actor: Actor = self.request.actor  # type: ignore[attr-defined]
         events.append(
-            row.organization_id, f"{self.subject}.{verb}", row.pk, actor=actor, name=str(row)[:120], **data
+            row.organization_id, f"{self.subject}.{verb}", row.pk, actor=actor, name=stored_name(row)[:120], **data
         )
 
     def _stale(self, row: Any) -> StaleResource:

@@ -11,6 +11,7 @@ from dispatch.capacity import account_outages
 from dispatch.capacity.models import NUMBER_TAKEN, DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import events
 from dispatch.core.events import Actor
+from dispatch.core.stored_texts import stored_name
 
 SUBJECTS = {DispatchPool: "pool", OutboundNumber: "number", ProviderAccount: "account"}
 Limited = DispatchPool | OutboundNumber | ProviderAccount
@@ -81,4 +82,6 @@ def end_rotation(account: ProviderAccount, *, actor: Actor) -> bool:
 
 
 def _append_event(row: Limited, verb: str, actor: Actor, **data: Any) -> None:
-    events.append(row.organization_id, f"{SUBJECTS[type(row)]}.{verb}", row.pk, actor=actor, name=str(row), **data)
+    events.append(
+        row.organization_id, f"{SUBJECTS[type(row)]}.{verb}", row.pk, actor=actor, name=stored_name(row), **data
+    )

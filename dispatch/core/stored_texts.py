@@ -81,6 +81,12 @@ def translate_stored(text: str) -> str:
     return _translate(text, depth=2)
 
 
+def stored_name(row: object) -> str:
+    """Return the name of a row in English, as events store it."""
+    with languages.override(languages.DEFAULT):
+        return str(row)
+
+
 def read_values(sentence: str, text: str) -> dict[str, str] | None:
     """Return the values of a text that was made from this form, those that are sentences translated.
 

@@ -25,6 +25,7 @@ from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedForm, OwnedTabularIn
 from accounts.tenancy import user_of
 from dispatch.core import events
 from dispatch.core.labels import label, translate_label
+from dispatch.core.stored_texts import stored_name
 from notifications import rules, services
 from notifications.models import (
     Alert,
@@ -278,7 +279,12 @@ class AuditedAdmin(OwnedAdmin):
 
     def _append_event(self, request: HttpRequest, row: Any, verb: str, **data: Any) -> None:
         events.append(
-            row.organization_id, f"{self.subject}.{verb}", row.pk, actor=request.actor, name=str(row), **data
+            row.organization_id,
+            f"{self.subject}.{verb}",
+            row.pk,
+            actor=request.actor,
+            name=stored_name(row),
+            **data,
         )
 
 

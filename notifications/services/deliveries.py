@@ -237,7 +237,7 @@ def apply_text_report(text: Text) -> None:
     if text.status in (Text.Status.SENT, Text.Status.DELIVERED):
         _apply_report(text.subject_id or 0, Status.SENT)
     elif text.ended_at is not None:
-        _apply_report(text.subject_id or 0, Status.FAILED, text.error_message or text.get_status_display())
+        _apply_report(text.subject_id or 0, Status.FAILED, text.error_message or Text.Status(text.status).label)
 
 
 def _apply_report(delivery_id: int, status: str, why: str = "") -> None:
@@ -286,7 +286,7 @@ def apply_call_report(call: Call) -> None:
         mine = Delivery.objects.filter(pk=call.subject_id, status=Status.SENDING)
         mine.update(status=Status.WAITING, next_attempt_at=clock.now())
     elif call.ended_at is not None:
-        _apply_report(call.subject_id, Status.FAILED, call.error_message or call.get_status_display())
+        _apply_report(call.subject_id, Status.FAILED, call.error_message or Call.Status(call.status).label)
 
 
 def _met_outage(call: Call) -> bool:

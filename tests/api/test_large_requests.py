@@ -271,8 +271,11 @@ def generated(monkeypatch) -> list[int]:
 
 
 def test_the_schema_is_generated_once_and_revalidated(client, generated):
-    first = client.get("/api/v1/schema/")
+    first = client.get("/api/v1/schema/", headers={"Accept-Language": "es"})
     assert (first.status_code, b"openapi" in first.content) == (200, True)
+    assert b"Leave empty to use the organization's" in first.content, (
+        "English, even if the first reader is Spanish"
+    )
     as_json = client.get("/api/v1/schema/?format=json")
     assert as_json.json()["paths"]
     for _ in range(5):

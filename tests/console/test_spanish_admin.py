@@ -11,20 +11,25 @@ from typing import Any
 import django
 import pytest
 from django.contrib import admin
+from django.contrib.admin.models import LogEntry
 from django.db.models import Model
 from django.urls import reverse
 
 from accounts.models import User
+from dispatch.core.models import Event
+from dispatch.jobs.models import DispatchPolicy
 from dispatch.technicians.models import Skill, Technician
 from tests.accounts.test_admin_walk import (
     AFTER_THE_CHOICE,
     SUPERUSERS_ONLY,
+    _management,
     _pages_of_a_row,
+    _posted,
     _unfold_actions,
     signed_in,
     with_team_channel,
 )
-from tests.console.test_spanish_pages import HIDDEN, Reader
+from tests.console.test_spanish_pages import HIDDEN, Reader, texts_of
 from tests.support import factories as make
 from tests.support.tenants import FOREIGN, Tenant
 from tests.translations import NUL, read_catalog
@@ -120,3 +125,20 @@ def is_english(text: str, known: set[str]) -> bool:
     if QUOTED.match(text) or FOREIGN.lower() in text.lower():
         return False
     return any(word.lower() not in known for word in WORD.findall(CODE.sub(" ", text)))
+
+
+def test_names_are_stored_in_english_and_histories_are_in_spanish(ours: Tenant):
+    policy = ours.row(DispatchPolicy)
+    User.objects.filter(pk=ours.admin.pk).update(language="es")
+    client = signed_in(ours.admin)
+    address = reverse("admin:jobs_dispatchpolicy_change", args=[policy.pk])
+    shown = client.get(address)
+    entered = {**_management(shown), **_posted(shown.context["adminform"].form), "rounds": "3"}
+    assert client.post(address, entered).status_code == 302
+    event = Event.objects.filter(subject_type="policy", subject_id=policy.pk).latest("id")
+    assert event.data["name"] == LogEntry.objects.latest("pk").object_repr
+    assert event.data["name"].startswith("Policy of")
+    history = reverse("admin:jobs_dispatchpolicy_history", args=[policy.pk])
+    texts = " ".join(texts_of(client.get(history).content.decode()))
+    assert "Se cambió cambios: rondas 3" in texts
+    assert "Modificado Rondas." in texts

@@ -12,6 +12,8 @@ from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.request import Request
 
+from dispatch.core import languages
+
 # Seconds for which clients and proxies may cache the document.
 MAX_AGE_SECONDS = 300
 
@@ -43,8 +45,8 @@ class SchemaView(SpectacularAPIView):
 
     @classmethod
     def _document(cls, renderer: Any) -> tuple[bytes, str]:
-        """Return the rendered schema and its ETag. Concurrent first requests wait for one generation."""
-        with cls._lock:
+        """Return the rendered English schema and its ETag. Concurrent first requests wait for one generation."""
+        with cls._lock, languages.override(languages.DEFAULT):
             document = cls._documents.get(renderer.media_type)
             if document is None:
                 if cls._schema is None:

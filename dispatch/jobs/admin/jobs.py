@@ -16,10 +16,11 @@ from django.utils.translation import gettext_lazy as _
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin
 from dispatch.core.labels import label
+from dispatch.core.models import Event
 from dispatch.jobs.admin.bulk_actions import BulkActionsMixin
 from dispatch.jobs.admin.job_detail import JobDetailMixin
 from dispatch.jobs.badges import badge, job_badge, relative_time
-from dispatch.jobs.models import Job, Offer, Submission
+from dispatch.jobs.models import Job, Offer, ServiceType, Submission
 
 
 class NeedsAttentionFilter(admin.SimpleListFilter):
@@ -146,6 +147,13 @@ class SubmissionAdmin(OwnedAdmin):
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
         return [name for name in self.fields if name != "extra" or obj is None or obj.extra]
+
+    def data_of(self, event: Event) -> dict[str, Any]:
+        """Return the data with the name of the service, whose code is stored."""
+        data = super().data_of(event)
+        services = ServiceType.objects.filter(organization=event.organization_id, code=data.get("service", ""))
+        name = services.values_list("name", flat=True).first()
+        return data | {"service": name} if name else data
 
     @admin.display(description=label("submission"), ordering="id")
     def number(self, submission: Submission) -> str:

@@ -198,7 +198,9 @@ def _withdraw_left_offer(offer_id: int) -> int:
     offer = transitions.lock_live_offer(job, offer_id)
     if offer is None or (job.status == Job.Status.DISPATCHING and job.paused_at is None):
         return 0
-    state, outcome = ("paused", Outcome.PAUSED) if job.paused_at else (job.get_status_display(), Outcome.TAKEN)
+    state, outcome = (
+        ("paused", Outcome.PAUSED) if job.paused_at else (str(Job.Status(job.status).label), Outcome.TAKEN)
+    )
     reason = f"the job is {state.lower()}"
     transitions.close_offer(offer, Offer.Status.RESCINDED, outcome, reason, hang_up=True)
     return 1

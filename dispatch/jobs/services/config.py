@@ -10,6 +10,7 @@ from django.db import models, transaction
 
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
+from dispatch.core.stored_texts import stored_name
 from dispatch.jobs import policies
 from dispatch.jobs.models import (
     CustomerTextPolicy,
@@ -72,7 +73,7 @@ def delete_config(policy: DispatchPolicy, *, actor: Actor) -> None:
 
 def _append_event(row: Setup, verb: str, actor: Actor, **data: Any) -> None:
     kind = f"{SUBJECTS[type(row)]}.{verb}"
-    events.append(row.organization_id, kind, row.pk, actor=actor, name=str(row)[:120], **data)
+    events.append(row.organization_id, kind, row.pk, actor=actor, name=stored_name(row)[:120], **data)
 
 
 def _plain_value(value: Any) -> Any:

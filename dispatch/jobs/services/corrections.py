@@ -21,7 +21,7 @@ from dispatch.core.languages import mark
 from dispatch.core.models import Event
 from dispatch.core.stored_texts import mark_stored
 from dispatch.jobs import geocoding, policies
-from dispatch.jobs.models import Job
+from dispatch.jobs.models import Job, Priority
 from dispatch.jobs.rules import Action, Outcome
 from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.jobs.rules.duplicates import address_key
@@ -205,6 +205,6 @@ def _was_moved_too_often(job: Job) -> bool:
 
 def _describe_priority(job: Job) -> dict[str, Any]:
     """Return the job's new priority in words, and how many technicians are called at once, for the Event."""
-    facts = {"priority": job.get_priority_display().lower()}
+    facts = {"priority": str(Priority(job.priority).label).lower()}
     at_once = slots.offers_wanted(job) if job.status == Job.Status.DISPATCHING and not job.paused_at else 1
     return facts | ({"at_once": at_once} if at_once > 1 else {})

@@ -151,7 +151,7 @@ def report_delivery(text: Text) -> None:
         if row is None or not CustomerText.objects.filter(pk=row.pk, failed_at=None).update(failed_at=clock.now()):
             return
         code = f" (error {text.error_code})" if text.error_code.strip("0") else ""
-        _append_failure(row.job, Kind(row.kind), f"{text.error_message or text.get_status_display()}{code}")
+        _append_failure(row.job, Kind(row.kind), f"{text.error_message or Text.Status(text.status).label}{code}")
 
 
 def receive(text: Text, job: Job, *, opted_out: bool = False) -> bool:

@@ -30,7 +30,7 @@ from dispatch.jobs.services.notices import (
     raise_again,
 )
 from dispatch.telephony import services as telephony
-from dispatch.telephony.models import Text
+from dispatch.telephony.models import Call, Text
 
 CONFIRM_KEY = "1"
 # Pauses: after a call without a key; when the phone is busy, or the account failed; while a call or text is in
@@ -114,7 +114,7 @@ def _continue_deferred(job: Job, notice: TechnicianNotice) -> None:
 def _call(job: Job, notice: TechnicianNotice, now: datetime) -> None:
     last = telephony.calls_of(PURPOSE, notice.pk).first()
     if last is not None and last.ended_at is not None:
-        notice.reason = f"the call: {last.get_status_display().lower()}"
+        notice.reason = f"the call: {Call.Status(last.status).label.lower()}"
         did_not_ring = last.status in ("not_placed", "rejected") and not account_outages.is_usable(last.account)
         again_at = last.ended_at + (BUSY_AGAIN if did_not_ring else CALL_AGAIN)
         if now < again_at:

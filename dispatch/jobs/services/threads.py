@@ -213,7 +213,7 @@ def report_delivery(text: Text) -> None:
         transitions.append_job_event(
             row.job, "job.text_failed", technician_id=row.technician_id, technician=row.technician.name,
             text_id=text.pk, phone=row.technician.phone.as_national,
-            reason=f"{text.error_message or text.get_status_display()}{code}",
+            reason=f"{text.error_message or Text.Status(text.status).label}{code}",
         )  # fmt: skip
 
 
