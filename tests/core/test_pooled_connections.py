@@ -43,6 +43,19 @@ def test_a_quiet_connection_is_reused_without_a_statement(checked: list[Any]) ->
     assert checked == []
 
 
+def test_the_connection_returned_last_is_used_again() -> None:
+    taken = [connections.create_connection("default") for _ in range(3)]
+    pids = []
+    for one in taken:
+        with one.cursor() as cursor:
+            cursor.execute("SELECT pg_backend_pid()")
+            pids.append(cursor.fetchone()[0])
+    for one in (taken[1], taken[2], taken[0]):
+        one.close()
+    assert len(set(pids)) == 3
+    assert [backend() for _ in range(4)] == [pids[0]] * 4
+
+
 def test_a_connection_that_the_server_ended_is_replaced(checked: list[Any]) -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT 1")  # this thread's connection is not the one that ends

@@ -3,11 +3,16 @@
 If the pool provides no connection in time, PostgreSQL is unavailable or all connections are stuck. Requests then
 fail immediately for PAUSE_S instead of waiting one after another; afterwards one request probes. Connections to
 several hosts are watched by `former_primary`.
+
+The pool provides the connection that was returned last. In turns, each of its connections would have to prepare and
+plan each statement.
 """
 
 from __future__ import annotations
 
 import select
+import threading
+from collections import deque
 from typing import Any
 
 import psycopg
@@ -25,6 +30,15 @@ PAUSE_S = 3.0
 RECONNECT_S = 4.0
 
 breaker = CircuitBreaker("postgres", PAUSE_S)
+_pool_changes = threading.Lock()
+
+
+class _NewestFirst(deque[psycopg.Connection[Any]]):
+    """The free connections of a pool, which takes one from the left and returns it by `append`."""
+
+    def append(self, connection: psycopg.Connection[Any], /) -> None:
+        """Put the connection first."""
+        self.appendleft(connection)
 
 
 def check_unless_quiet(connection: Any) -> None:
@@ -58,6 +72,9 @@ class DatabaseWrapper(base.DatabaseWrapper):
         pool = super().pool
         if pool is None:
             return None
+        with _pool_changes:  # it is opened only after it was returned here, so it has no connections yet
+            if not isinstance(pool._pool, _NewestFirst):
+                pool._pool = _NewestFirst(pool._pool)
         pool.reconnect_timeout = RECONNECT_S
         if pool._check is not None:
             pool._check = check_unless_quiet
