@@ -8,6 +8,8 @@ import pytest
 from django.db import connection, transaction
 
 from dispatch.core.db import prepared
+from dispatch.core.db.lock_waits import apply_limit, limit_lock_waits, limited_transaction, short_wait
+from dispatch.core.db.postgres import base
 from tests.support.database import reconnect
 from tests.support.waiting import PATIENCE
 
@@ -78,3 +80,71 @@ def test_results_are_complete_when_plans_are_renewed(monkeypatch):
         assert select.select([connection.connection.fileno()], [], [], PATIENCE)[0]
         prepared.execute("SELECT 1")
         assert len(answer()) == 3
+
+
+def setting(name: str) -> str:
+    with connection.cursor() as cursor:
+        cursor.execute(f"SHOW {name}")
+        return str(cursor.fetchone()[0])
+
+
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The statements with SET that `set_local` sends, each with all that is sent with it."""
+    found: list[str] = []
+    run_script, execute = base._run_script, base.psycopg.Cursor.execute
+
+    def run(raw, script):
+        found.append(script)
+        run_script(raw, script)
+
+    def listen(cursor, query, *args, **kwargs):
+        if isinstance(query, bytes) and query.startswith(b"SET LOCAL"):
+            found.append(query.decode())
+        return execute(cursor, query, *args, **kwargs)
+
+    monkeypatch.setattr(base, "_run_script", run)
+    monkeypatch.setattr(base.psycopg.Cursor, "execute", listen)
+    return found
+
+
+def test_a_transaction_begins_with_its_parameters(sent):
+    before = setting("lock_timeout"), setting("synchronous_commit")
+    with limit_lock_waits(1.5):
+        with limited_transaction(defers_fsync=True):
+            apply_limit()
+            prepared.defer_fsync()
+            assert (setting("lock_timeout"), setting("synchronous_commit")) == ("1500ms", "off")
+        assert sent == ["BEGIN; SET LOCAL synchronous_commit = off; SET LOCAL lock_timeout = 1500"]
+        assert (setting("lock_timeout"), setting("synchronous_commit")) == before
+        with limited_transaction():  # the next one has to say it again
+            assert (setting("lock_timeout"), setting("synchronous_commit")) == ("1500ms", before[1])
+        with transaction.atomic():  # also if it has begun
+            assert setting("lock_timeout") == before[0]
+            apply_limit()
+            assert setting("lock_timeout") == "1500ms"
+
+
+def test_a_limit_applies_again_after_a_savepoint_that_was_rolled_back():
+    with limit_lock_waits(1.5), limited_transaction():
+        with pytest.raises(RuntimeError), transaction.atomic():
+            with short_wait(0.25):
+                assert setting("lock_timeout") == "250ms"
+            raise RuntimeError
+        apply_limit()
+        assert setting("lock_timeout") == "1500ms"
+        with short_wait(0.25):
+            assert setting("lock_timeout") == "250ms"
+        assert setting("lock_timeout") == "1500ms"
+
+
+def test_a_transaction_that_was_rolled_back_leaves_no_parameter():
+    before = setting("synchronous_commit")
+    with pytest.raises(RuntimeError), transaction.atomic():
+        prepared.defer_fsync()
+        raise RuntimeError
+    with transaction.atomic():
+        assert setting("synchronous_commit") == before
+        with prepared.pipeline():
+            prepared.defer_fsync()
+        assert setting("synchronous_commit") == "off"

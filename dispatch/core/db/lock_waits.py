@@ -32,32 +32,39 @@ def limit_lock_waits(seconds: float) -> Iterator[None]:
         _limit_s.reset(token)
 
 
-def apply_limit() -> None:
+def apply_limit(*, defers_fsync: bool = False) -> None:
     """Limit the lock waits of the running transaction, including its commit.
 
-    Does nothing outside `limit_lock_waits`.
+    Does nothing outside `limit_lock_waits`. `defers_fsync`: also do what `prepared.defer_fsync` does.
     """
+    parameters = dict(prepared.NO_FSYNC) if defers_fsync else {}
     if (seconds := _limit_s.get()) is not None:
-        prepared.execute(f"SET LOCAL lock_timeout = {max(1, round(seconds * 1000))}")
+        parameters["lock_timeout"] = _milliseconds(seconds)
+    if parameters:
+        prepared.set_local(**parameters)
 
 
 @contextmanager
 def short_wait(seconds: float) -> Iterator[None]:
     """Open a savepoint with this lock timeout. Afterwards the previous limit applies again."""
     with transaction.atomic():
-        prepared.execute(f"SET LOCAL lock_timeout = {max(1, round(seconds * 1000))}")
+        prepared.set_local(lock_timeout=_milliseconds(seconds))
         yield
     if _limit_s.get() is None:
-        prepared.execute("SET LOCAL lock_timeout TO DEFAULT")
+        prepared.set_local(lock_timeout="DEFAULT")
     apply_limit()
 
 
 @contextmanager
-def limited_transaction() -> Iterator[None]:
-    """Open a transaction that applies the limit."""
+def limited_transaction(*, defers_fsync: bool = False) -> Iterator[None]:
+    """Open a transaction that applies the limit, as `apply_limit` does."""
     with transaction.atomic():
-        apply_limit()
+        apply_limit(defers_fsync=defers_fsync)
         yield
+
+
+def _milliseconds(seconds: float) -> str:
+    return str(max(1, round(seconds * 1000)))
 
 
 class RecentlyBlocked:

@@ -49,6 +49,9 @@ INSERT INTO core_event
 """
 
 
+# See `defer_fsync`.
+NO_FSYNC = {"synchronous_commit": "off"}
+
 Params = Mapping[str, Any] | Sequence[Any] | None
 
 
@@ -89,13 +92,18 @@ def fetch_later(sql: str, params: Params = None) -> Callable[[], list[tuple[Any,
     return answer
 
 
+def set_local(**parameters: str) -> None:
+    """Set parameters of the session until the transaction ends, if possible in the round trip that begins it."""
+    _database().set_local(**parameters)
+
+
 def defer_fsync() -> None:
     """Set synchronous_commit=off for this transaction: its commit does not wait for the disk.
 
     Only for steps that can be repeated safely after a crash, from rows that are on disk: a crash can lose the last
     half second. A later synchronous commit flushes them too, so cause external effects only after such a commit.
     """
-    execute("SET LOCAL synchronous_commit = off")
+    set_local(**NO_FSYNC)
 
 
 @contextmanager

@@ -92,7 +92,7 @@ class OfferReports:
         if report.status in IN_PROGRESS:
             start_offer_clock(offer.job, offer, _Ongoing(report.status))
         if is_new and report.key in ANSWER_KEYS:
-            prepared.execute(_SHORT_WAITS)
+            prepared.set_local(**_SHORT_WAITS)
             self._answers[offer.pk] = apply_first_key(offer.job, offer, report.key)
 
     def document(self, report: ReviewedReport) -> Document:
@@ -139,7 +139,7 @@ t.id = ANY(%s::bigint[]) AND t.status = 'pending' AND r2.status = 'dispatching'
 ORDER BY t.id FOR NO KEY UPDATE OF t, r2 SKIP LOCKED
 """
 # For rows that only the services of jobs know.
-_SHORT_WAITS = "SET LOCAL lock_timeout = 500"
+_SHORT_WAITS = {"lock_timeout": "500"}
 
 
 def register() -> None:

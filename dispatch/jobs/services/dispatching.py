@@ -72,7 +72,7 @@ def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> No
     current = uuid.UUID(str(token))
     while True:
         try:
-            with transaction.atomic():
+            with lock_waits.limited_transaction(defers_fsync=True):
                 step = _run_step(job_id, current, busy, may_load=may_load)
         except Exception as error:
             if not calls:

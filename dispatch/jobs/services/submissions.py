@@ -12,7 +12,7 @@ from django.db.models import F
 
 from accounts.models import ApiKey, Organization
 from dispatch.core import clock, fault_injection
-from dispatch.core.db import fast_rows, lock_waits, prepared
+from dispatch.core.db import fast_rows, lock_waits
 from dispatch.core.db.errors import is_lock_timeout, is_temporary
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.events import Actor, NewEvent
@@ -181,8 +181,7 @@ def _make_job(submission: Submission, where: Location | None, *, only_free: bool
     `only_free` leaves out technicians whose rows are locked, and raises a lock timeout if no eligible technician
     remains.
     """
-    lock_waits.apply_limit()
-    prepared.defer_fsync()
+    lock_waits.apply_limit(defers_fsync=True)
     if not _mark_processed(submission):
         return Job.objects.get(submission_id=submission.pk), False
     job = Job(

@@ -124,8 +124,8 @@ def record_outcomes(answered: Sequence[AnsweredCall]) -> list[Call]:
     """
     fault_injection.crash_point("telephony.place.sent")
     ordered = sorted(answered, key=lambda answer: answer.call_id)  # so that two batches never deadlock
-    with limit_lock_waits(lock_waits.LOOP_S) if len(ordered) > 1 else nullcontext(), limited_transaction():
-        prepared.defer_fsync()
+    limit = limit_lock_waits(lock_waits.LOOP_S) if len(ordered) > 1 else nullcontext()
+    with limit, limited_transaction(defers_fsync=True):
         calls = [_write_outcome(answer.call_id, answer.outcome) for answer in ordered]
         for answer in sorted(ordered, key=lambda answer: answer.account_id):
             report_outcome(answer.account_id, answer.outcome)

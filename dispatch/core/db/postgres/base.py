@@ -4,8 +4,8 @@ If the pool provides no connection in time, PostgreSQL is unavailable or all con
 fail immediately for PAUSE_S instead of waiting one after another; afterwards one request probes. Connections to
 several hosts are watched by `former_primary`.
 
-The pool provides the connection that was returned last. In turns, each of its connections would have to prepare and
-plan each statement.
+The pool provides the connection that was returned last. In turns, each of its connections would have to prepare
+and plan each statement.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 import psycopg
 from django.db.backends.postgresql import base
 from django.db.utils import OperationalError
+from psycopg import generators
+from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from dispatch.core.circuit_breaker import CircuitBreaker
@@ -66,6 +68,10 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     health_check_done: bool
 
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._set_locally: dict[str, str] = {}  # by the running transaction, until a savepoint is rolled back
+
     @property
     def pool(self) -> Any:
         """Return the pool, or None. With CONN_HEALTH_CHECKS, it checks connections by `check_unless_quiet`."""
@@ -85,6 +91,38 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if self.connection is not None and not self.health_check_done and is_quiet(self.connection):
             self.health_check_done = True
         super().close_if_health_check_failed()
+
+    def set_local(self, **parameters: str) -> None:
+        """Set parameters of the session (SQL values) until the transaction ends.
+
+        A transaction that has not begun in PostgreSQL begins with them, in one round trip. A value that the
+        transaction has already set here is not sent again.
+        """
+        changed = {name: value for name, value in parameters.items() if self._set_locally.get(name) != value}
+        if not changed:
+            return
+        self.ensure_connection()
+        raw = self.connection
+        statements = [f"SET LOCAL {name} = {value}" for name, value in changed.items()]
+        has_begun = raw.autocommit or raw.pgconn.transaction_status != TransactionStatus.IDLE
+        with self.wrap_database_errors:
+            if raw.pgconn.pipeline_status != PipelineStatus.OFF:
+                for statement in statements:
+                    psycopg.Cursor(raw).execute(statement.encode(), prepare=True)
+            elif has_begun or raw.isolation_level is not None:  # else BEGIN would have to say it
+                psycopg.Cursor(raw).execute("; ".join(statements).encode())
+            else:
+                _run_script(raw, "; ".join(["BEGIN", *statements]))
+        if self.in_atomic_block:
+            self._set_locally |= changed
+
+    def _set_autocommit(self, autocommit: bool) -> None:
+        self._set_locally = {}  # a transaction begins or has ended
+        super()._set_autocommit(autocommit)  # type: ignore[misc]  # private, and not in the stubs
+
+    def _savepoint_rollback(self, sid: str) -> None:
+        self._set_locally = {}
+        super()._savepoint_rollback(sid)  # type: ignore[misc]
 
     def get_connection_params(self) -> dict[str, Any]:
         """Return Django's parameters with the session limits. Explicit OPTIONS take precedence."""
@@ -131,3 +169,13 @@ class DatabaseWrapper(base.DatabaseWrapper):
             parameters |= {"host": only[0], "port": only[1]}
         with psycopg.connect(**parameters) as connection:
             return connection.info.host, connection.info.port
+
+
+def _run_script(raw: Any, script: str) -> None:
+    """Run statements without results in one round trip, also where the driver would first begin a transaction."""
+    with raw.lock:
+        raw.pgconn.send_query(script.encode())
+        results = raw.wait(generators.execute(raw.pgconn))
+    for result in results:
+        if result.status != ExecStatus.COMMAND_OK:
+            raise psycopg.errors.error_from_result(result, encoding=raw.info.encoding)
