@@ -111,6 +111,29 @@ def test_stopping_waits_for_running_tasks_and_refuses_others(threads: FairThread
     assert ends == [1]
 
 
+def test_the_thread_that_was_used_last_is_used_next(threads: FairThreads) -> None:
+    release, used = threading.Event(), []
+
+    def work() -> None:
+        used.append(threading.get_ident())
+        assert release.wait(PATIENCE)
+
+    def run(count: int) -> None:
+        for n in range(count):
+            slot = threads.reserve(n, n)
+            assert slot is not None
+            slot.start(work)
+
+    run(3)
+    release.set()
+    wait_until(lambda: len(threads._idle) == 3)
+    for _ in range(4):
+        run(1)
+        wait_until(lambda: len(threads._idle) == 3)
+    assert len(set(used[:3])) == 3
+    assert len(set(used[3:])) == 1
+
+
 def test_without_threads_a_task_runs_in_the_callers(threads: FairThreads) -> None:
     FairThreads.stop_threads(PATIENCE)
     names: list[str] = []

@@ -9,6 +9,9 @@
 A slot is a free thread, so claimed work never waits for one. A key takes another thread only while more threads
 are free than it holds, so that no number of slow keys takes them all.
 
+The thread that was used last is used next, because each has a database connection, which prepares and plans each
+statement. Threads that are not needed end.
+
 Threads exist after `start_threads`, in long-running processes. In a shell, a short command or a test, `start` runs
 the task in the caller's thread.
 """
@@ -17,6 +20,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Hashable
 from contextlib import nullcontext
 from queue import Empty, SimpleQueue
@@ -45,6 +49,8 @@ CHECK_AFTER_S = 1.0
 
 # A task without a slot releases the slots of its work itself.
 _Task = tuple["Slot | None", Callable[..., Any], tuple[Any, ...]]
+# Of an idle thread. None: it ends.
+_Inbox = SimpleQueue[_Task | None]
 
 
 class Slot:
@@ -113,9 +119,9 @@ class FairThreads:
         self._slots, self._max_alive = slots, threads
         self._shares = FairShares(slots or threads, per_key)
         self._items: dict[Hashable, tuple[int, float]] = {}  # with their keys, and since when
-        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
-        self._alive = self._idle = 0
-        self._waiting = 0  # tasks without a thread yet
+        self._alive = 0
+        self._idle: list[_Inbox] = []  # the thread used last is the last
+        self._waiting: deque[_Task] = deque()  # for a thread that ends its task
         self._ended = 0
         self._is_stopping = False
         self._changed = threading.Condition()
@@ -203,8 +209,9 @@ class FairThreads:
             self._changed.wait_for(lambda: not self._items, max(0.0, deadline - time.monotonic()))
             if self._items:
                 log.warning("requests_abandoned_at_shutdown", threads=self.name, requests=len(self._items))
-            for _ in range(self._alive):
-                self._tasks.put(None)
+            for inbox in self._idle:
+                inbox.put(None)
+            self._idle.clear()
             self._changed.wait_for(lambda: not self._alive, max(0.0, deadline - time.monotonic()))
             self._is_stopping = bool(self._alive)
 
@@ -221,18 +228,17 @@ class FairThreads:
 
     def _start_task(self, task: _Task) -> None:
         with self._changed:
-            self._tasks.put(task)
             if self._idle:
-                self._idle -= 1
+                self._idle.pop().put(task)
                 return
             if self._alive >= self._max_alive:
-                self._waiting += 1  # for a thread that ends its task
+                self._waiting.append(task)
                 return
             self._alive += 1
-        self._start_thread()
+        self._start_thread(task)
 
-    def _start_thread(self) -> None:
-        threading.Thread(target=self._work, name=f"{self.name}-request", daemon=True).start()
+    def _start_thread(self, task: _Task) -> None:
+        threading.Thread(target=self._work, args=(task,), name=f"{self.name}-request", daemon=True).start()
 
     def _release(self, slot: Slot) -> None:
         with self._changed:
@@ -241,50 +247,46 @@ class FairThreads:
             self._ended += slot.is_started
             self._changed.notify_all()
 
-    def _end_task(self, slot: Slot | None) -> None:
-        """Release the slot. The thread takes a task that waits, or is idle now."""
-        with self._changed:
-            if self._waiting:
-                self._waiting -= 1
-            else:
-                self._idle += 1
-            if slot is not None:
-                self._release(slot)
-
-    def _work(self) -> None:
+    def _work(self, first: _Task) -> None:
+        inbox: _Inbox = SimpleQueue()
+        task: _Task | None = first
         used_at = time.monotonic()
-        while (task := self._next_task()) is not None:
+        while task is not None:
             slot, work, args = task
             if time.monotonic() - used_at > CHECK_AFTER_S:
                 close_old_connections()
             if not self._run(work, args, is_timed=slot is not None):
                 connections.close_all()  # it may have failed because the connection is broken
             used_at = time.monotonic()
-            self._end_task(slot)
+            task = self._next_task(slot, inbox)
         connections.close_all()
         with self._changed:
             self._alive -= 1
-            takes_over = self._waiting > 0  # a task that came while this thread was ending
-            if takes_over:
-                self._waiting -= 1
+            if self._waiting:  # a task that came while this thread was ending
+                task = self._waiting.popleft()
                 self._alive += 1
             self._changed.notify_all()
-        if takes_over:
-            self._start_thread()
+        if task is not None:
+            self._start_thread(task)
 
-    def _next_task(self) -> _Task | None:
-        """Return the next task, or None if the thread ends."""
-        while True:
-            try:
-                task = self._tasks.get(timeout=IDLE_S)
-            except Empty:
-                task = None
+    def _next_task(self, slot: Slot | None, inbox: _Inbox) -> _Task | None:
+        """Release the slot, and wait for a task. Return None if the thread ends."""
+        with self._changed:
+            if slot is not None:
+                self._release(slot)
+            if self._waiting:
+                return self._waiting.popleft()
+            if self._is_stopping:
+                return None
+            self._idle.append(inbox)
+        try:
+            return inbox.get(timeout=IDLE_S)
+        except Empty:
             with self._changed:
-                if task is not None:
-                    return task
-                if self._is_stopping or self._tasks.empty():
-                    self._idle -= 1
+                if inbox in self._idle:
+                    self._idle.remove(inbox)
                     return None
+        return inbox.get()  # a task came at the last moment
 
     def _run(self, work: Callable[..., Any], args: tuple[Any, ...], *, is_timed: bool = True) -> bool:
         try:
