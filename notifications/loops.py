@@ -29,8 +29,9 @@ THREAD_WAIT_S = 0.25
 
 
 def step() -> float | None:
-    """Handle one batch of events in order, then urgent events out of order. Return 0 if more may be ready.
+    """Handle one batch of events in order, then urgent events out of order. Return 0 after a full batch.
 
+    Fewer events are no reason to look again at once: while jobs are going on, each pass would find one or two.
     Raises NothingSucceeded if the reader cannot move: urgent events are handled all the same, at the usual
     interval.
     """
@@ -40,7 +41,7 @@ def step() -> float | None:
         log.exception("events_not_handled", reader=reader.name)
         early.step()
         raise NothingSucceeded(1) from error
-    return 0 if early.step() or handled else None
+    return 0 if max(early.step(), handled) >= reader.batch else None
 
 
 def escalate() -> float | None:
