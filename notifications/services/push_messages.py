@@ -9,10 +9,10 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import connection
 from django.db.models import Q
 
 from dispatch.core import clock
+from dispatch.core.db import prepared
 from dispatch.core.runtime.queues import notify_loop
 from notifications.models import Alert, Channel, Delivery, Level, PushMessage, PushSubscription
 
@@ -29,7 +29,8 @@ INSERT INTO notifications_pushmessage (
     organization_id, subscription_id, purpose, subject_id, attempt, status, attempts, next_attempt_at, expires_at,
     error, created_at
 )
-SELECT organization_id, id, %(purpose)s, %(subject_id)s, %(attempt)s, 'waiting', 0, %(now)s, %(until)s, '', %(now)s
+SELECT organization_id, id, %(purpose)s::text, %(subject_id)s::bigint, %(attempt)s::integer, 'waiting', 0,
+       %(now)s::timestamptz, %(until)s::timestamptz, '', %(now)s::timestamptz
 FROM (
     SELECT organization_id, id FROM notifications_pushsubscription
     WHERE {condition} FOR KEY SHARE SKIP LOCKED
@@ -92,8 +93,5 @@ def _write(
         "owner": owner, "purpose": purpose, "subject_id": subject_id, "attempt": attempt, "until": until,
         "organization_id": organization_id, "now": clock.now(),
     }  # fmt: skip
-    with connection.cursor() as cursor:
-        cursor.execute(statement, values)
-        count = cursor.rowcount
-    if count:
+    if prepared.execute_rowcount(statement, values):
         notify_loop(PUSH_LOOP)
