@@ -7,8 +7,8 @@ from django.conf import settings
 from dispatch.core.runtime.loops import Loop
 from dispatch.jobs import services, sql
 from dispatch.jobs.services.auditor import BATCH
+from dispatch.jobs.services.line_wakeups import WAITING_LOOP
 from dispatch.jobs.services.notices import NOTICE_LOOP
-from dispatch.jobs.services.transitions import WAITING_LOOP
 
 
 def audit() -> float | None:
@@ -19,7 +19,7 @@ def audit() -> float | None:
 def move_on_waiting() -> None:
     """Withdraw offers of deactivated technicians, and retry jobs that wait for a line or a technician.
 
-    The end of an offer or call wakes this loop.
+    The end of an offer or call wakes this loop while some job waits for a technician or a line.
     """
     services.withdraw_inactive_offers()
     services.move_on_waiting()

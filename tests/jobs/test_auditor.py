@@ -11,7 +11,7 @@ from dispatch.core.fault_injection import Interrupted
 from dispatch.core.runtime.loops import find_loop
 from dispatch.jobs import geocoding, services
 from dispatch.jobs.models import Job, Submission
-from dispatch.jobs.services import auditor, transitions
+from dispatch.jobs.services import auditor
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
 from tests.conftest import forget_redis
@@ -302,5 +302,5 @@ def test_drifted_counts_of_technicians_are_repaired(floor):
 
 def test_the_loops_are_found_by_name(floor):
     assert find_loop("jobs_auditor").step() is None
-    find_loop(transitions.WAITING_LOOP).step()
+    find_loop("jobs_waiting").step()
     find_loop("jobs_technician_repair").step()

@@ -15,7 +15,7 @@ from dispatch.core.redis.client import client
 from dispatch.core.runtime.queues import notification_channel
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
-from dispatch.jobs.services import expire_offer
+from dispatch.jobs.services import expire_offer, transitions
 from dispatch.technicians.models import Technician
 from dispatch.technicians.services import set_duty
 from dispatch.telephony import services as telephony
@@ -171,6 +171,25 @@ def test_released_line_goes_immediately_to_the_waiting_job(floor, listener):
 def test_while_no_job_waits_for_a_line_nobody_is_woken_for_it(floor, listener):
     other = another_call(floor)
     assert woken_by(lambda: telephony.hang_up(other.pk)) == []
+
+
+def test_an_answer_wakes_only_a_job_that_waits_for_a_technician(floor, listener):
+    ann, bob = floor.crew("Ann", "Bob")
+    floor.set_policy(answer_timeout_s=3000, ring_timeout_s=600, technician_wait_s=600)
+    first = floor.started()
+    floor.rings(ann)
+
+    def end_offer(job) -> None:
+        with transaction.atomic():
+            offer = floor.live_offer(job)
+            transitions.close_offer(offer, "declined", "declined", "pressed 2", hang_up=False)
+
+    assert woken_by(lambda: end_offer(first)) == []
+    second = floor.started()  # Ann's phone still rings
+    floor.rings(bob)
+    third = floor.started()
+    assert floor.job(third).waiting_for == "technician"
+    assert "jobs_waiting" in woken_by(lambda: end_offer(second))
 
 
 def test_new_job_does_not_overtake_a_job_waiting_for_a_line(floor):

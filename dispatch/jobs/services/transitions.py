@@ -11,12 +11,11 @@ from django.conf import settings
 from dispatch.core import clock, events
 from dispatch.core.db import fast_rows
 from dispatch.core.events import SYSTEM, Actor, NewEvent
-from dispatch.core.runtime.queues import enqueue, enqueue_in, notify_loop
+from dispatch.core.runtime.queues import enqueue, enqueue_in
 from dispatch.jobs import metrics, offer_sql, policies, sql
 from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
 from dispatch.jobs.rules import MISSES, OFFER_LEGAL, REACHED_OUTCOMES, Outcome
-from dispatch.jobs.services import customer_texts, notices, sms
-from dispatch.jobs.services.line_wakeups import WAITING_LOOP
+from dispatch.jobs.services import customer_texts, line_wakeups, notices, sms
 from dispatch.technicians import services as technicians
 from dispatch.telephony import services as telephony
 
@@ -172,7 +171,7 @@ def close_offer(
     append_offer_event(offer, f"offer.{status}", actor=actor, outcome=str(outcome), reason=reason, **data)
     if hang_up and (call := telephony.open_call_of("offer", offer.pk)):
         telephony.hang_up(call.pk, actor=actor, reason=reason)
-    notify_loop(WAITING_LOOP)
+    line_wakeups.offer_closed()
     return True
 
 

@@ -55,6 +55,7 @@ def wait_for_technician(job: Job, state: CascadeState) -> None:
         job.technician_wait_until = transitions.seconds_from_now(state.policy.technician_wait_s)
     at = min(transitions.seconds_from_now(TECHNICIAN_POLL_S), job.technician_wait_until)
     _wait_for(job, Waiting.TECHNICIAN, at, job.technician_wait_until)
+    line_wakeups.mark_waiting_for_technician()
 
 
 def wait_for_line(job: Job, state: CascadeState, retry_in_s: float) -> None:
