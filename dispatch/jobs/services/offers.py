@@ -9,8 +9,9 @@ from typing import Protocol
 from django.db import OperationalError, transaction
 
 from dispatch.core import clock, fault_injection
-from dispatch.core.db import fast_rows, prepared
+from dispatch.core.db import fast_rows
 from dispatch.core.db.errors import is_lock_timeout
+from dispatch.core.db.lock_waits import limited_transaction
 from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules import CallEnd, Outcome
@@ -47,17 +48,15 @@ def call_changed(call: Call) -> None:
         return
     if call.keys_pressed and call.ended_at is not None:  # its key may be applied now
         apply_earlier_answers(job_id, offer_id, AnswerChannel.PHONE)
-    with transaction.atomic():
-        prepared.defer_fsync()
-        job = transitions.lock_job(job_id)
-        offer = transitions.lock_live_offer(job, offer_id)
-        if offer is None or job.status != Job.Status.DISPATCHING:
+    with limited_transaction(defers_fsync=True):
+        offer = transitions.lock_offer_with_job(job_id, offer_id)
+        if offer is None:
             return
         end = _end_of_call(call)
         if end is not None:
-            _close_after_call(job, offer, end)
+            _close_after_call(offer.job, offer, end)
         elif call.status in rules.PLACED_STATUSES:
-            start_offer_clock(job, offer, call)
+            start_offer_clock(offer.job, offer, call)
 
 
 def _end_of_call(call: Call) -> CallEnd | None:

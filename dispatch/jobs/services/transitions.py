@@ -9,7 +9,7 @@ from typing import Any
 from django.conf import settings
 
 from dispatch.core import clock, events
-from dispatch.core.db import fast_rows
+from dispatch.core.db import fast_rows, lock_waits
 from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.runtime.queues import enqueue, enqueue_in
 from dispatch.jobs import metrics, offer_sql, policies, sql
@@ -48,6 +48,22 @@ def lock_live_offer(job: Job, offer_id: int) -> Offer | None:
     """Return this offer of the job, locked, with its technician; or None if it is no longer pending."""
     condition = "t.job_id = %s AND t.id = %s AND t.status = 'pending'"
     return fast_rows.fetch_one(Offer, condition, [job.pk, offer_id], "technician", lock=True)
+
+
+# Of a dispatching job (r2), which is locked before its offer.
+_LIVE_OFFER = """
+t.id = %s AND t.job_id = %s AND t.status = 'pending' AND r2.status = 'dispatching' FOR NO KEY UPDATE OF r2, t
+"""
+
+
+def lock_offer_with_job(job_id: int, offer_id: int) -> Offer | None:
+    """Return this pending offer of a dispatching job, with its job and technician; lock the job, then the offer.
+
+    None if the offer is no longer pending, or the job no longer dispatching.
+    """
+    lock_waits.apply_limit()
+    rows = fast_rows.fetch_many(Offer, _LIVE_OFFER, [offer_id, job_id], "technician", "job")
+    return rows[0] if rows else None
 
 
 def has_declined(job: Job, technician_id: int) -> bool:
