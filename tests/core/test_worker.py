@@ -5,11 +5,13 @@ from __future__ import annotations
 import signal
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
 from django.core.management import call_command
 from redis import Redis
+from redis.connection import AbstractConnection
 from rq import Queue, Worker
 from rq.job import Job
 from rq.serializers import JSONSerializer
@@ -17,6 +19,7 @@ from rq.serializers import JSONSerializer
 from dispatch.core.db import session_limits
 from dispatch.core.models import EventCursor
 from dispatch.core.redis.client import client
+from dispatch.core.runtime import rq_worker
 from dispatch.core.runtime.queues import enqueue, enqueue_in, rq_queue
 from dispatch.core.runtime.rq_worker import DispatchWorker
 from tests.core.outages import own_valkey
@@ -116,6 +119,34 @@ def test_worker_registers_again_after_redis_lost_its_data(beats: int) -> None:
     worker.heartbeat()
     assert [(one.name, one.queue_names()) for one in Worker.all(queue=rq_queue(QUEUE))] == [(worker.name, [QUEUE])]
     worker.register_death()
+
+
+def test_a_job_takes_five_round_trips_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To take, read, begin and keep it, and to write that it is done and the worker idle again."""
+    for interval in ("BEAT_S", "SUSPENSION_S"):
+        monkeypatch.setattr(rq_worker, interval, 3600.0)
+    worker = DispatchWorker([rq_queue(QUEUE)], connection=client(), name="counted")
+    worker.maintenance_interval = 3600
+    sent: list[bytes] = []
+    send = AbstractConnection.send_packed_command
+
+    def count(connection: AbstractConnection, command: list[bytes], *args: Any, **kwargs: Any) -> None:
+        sent.append(b"".join(command))
+        send(connection, command, *args, **kwargs)
+
+    def trips(jobs: int) -> int:
+        for n in range(jobs):
+            enqueue(QUEUE, f"{JOBS}.leave", f"counted-{jobs}-{n}")
+        sent.clear()
+        worker.work(burst=True)
+        return len(sent)
+
+    monkeypatch.setattr(AbstractConnection, "send_packed_command", count)
+    trips(1)  # scripts are loaded, and intervals begin
+    assert trips(5) - trips(1) == 4 * 5
+    worker.refresh()
+    assert (worker.get_state(), worker.successful_job_count, worker.get_current_job_id()) == ("idle", 1, None)
+    assert len(rq_queue(QUEUE).finished_job_registry) == 7
 
 
 def test_a_delayed_job_runs_when_it_is_due(test_environment: dict[str, str]) -> None:

@@ -10,13 +10,14 @@ from typing import Any
 import redis
 import structlog
 from django.db import close_old_connections
+from rq.executions import Execution
 from rq.job import Job
 from rq.queue import Queue
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
 from rq.utils import current_timestamp
 from rq.utils import now as rq_now
-from rq.worker import SimpleWorker
+from rq.worker import SimpleWorker, WorkerStatus
 
 from dispatch.core.observability import liveness, metrics
 from dispatch.core.redis.client import QUEUES, REDIS_ERRORS, connect
@@ -107,6 +108,7 @@ class DispatchWorker(SimpleWorker):
             raise ValueError("A DispatchWorker works exactly one queue.")
         self.slot = slot
         self.stopped_by_request = False
+        self._is_idle_written = False
         self._last: dict[str, float] = {}
 
     def _is_due(self, task: str, interval_s: float) -> bool:
@@ -131,8 +133,15 @@ class DispatchWorker(SimpleWorker):
                     self.key
                 )  # after a flush, other heartbeats create the record without its queue
                 self.register_birth()
-                self.set_state(self.get_state())
+                super().set_state(self.get_state())
         super().heartbeat(timeout, pipeline)
+
+    def set_state(self, state: str, pipeline: Any = None) -> None:
+        """Write the state, unless the end of the last job has written that the worker is idle."""
+        is_written = state == WorkerStatus.IDLE and pipeline is None and self._is_idle_written
+        self._is_idle_written = False
+        if not is_written:
+            super().set_state(state, pipeline)
 
     def check_for_suspension(self, burst: bool) -> None:
         """Check for suspension like RQ, once a second."""
@@ -140,14 +149,49 @@ class DispatchWorker(SimpleWorker):
             super().check_for_suspension(burst)
 
     def execute_job(self, job: Job, queue: Queue) -> None:
-        """Run a job like RQ. The worker becomes idle only when it looks for the next job."""
-        self.prepare_execution(job)
+        """Run a job like RQ."""
         self.perform_job(job, queue)
 
     def prepare_job_execution(self, job: Job, remove_from_intermediate_queue: bool = False) -> None:
-        """Prepare like RQ, which sends the last heartbeat before the job here."""
-        super().prepare_job_execution(job, remove_from_intermediate_queue)
+        """Prepare like RQ, but in one round trip. RQ sends the last heartbeat before the job here."""
+        ttl = self.get_heartbeat_ttl(job)
+        with self.connection.pipeline() as pipe:
+            self.execution = Execution.create(job, ttl, pipeline=pipe, worker_name=self.name)
+            self.set_state(WorkerStatus.BUSY, pipeline=pipe)
+            self.set_current_job_id(job.id, pipeline=pipe)
+            self.set_current_job_working_time(0, pipeline=pipe)
+            self.heartbeat(ttl, pipeline=pipe)
+            job.heartbeat(rq_now(), ttl, pipeline=pipe)
+            job.prepare_for_execution(self.name, pipeline=pipe)
+            if remove_from_intermediate_queue:
+                pipe.lrem(Queue(job.origin, connection=self.connection).intermediate_queue_key, 1, job.id)
+            pipe.execute()
+        self.procline(f"Processing {job.func_name} from {job.origin} since {time.time()}")
         liveness.set_deadline("worker", (job.timeout or 0) + LIVENESS_S)
+
+    def handle_job_success(self, job: Job, queue: Queue, started_job_registry: Any) -> None:
+        """Record the success like RQ, but in one round trip: these jobs have no dependents and do not repeat."""
+        assert job.started_at is not None
+        assert job.ended_at is not None
+        ttl = job.get_result_ttl(self.default_result_ttl)
+        execution = self.execution
+        with self.connection.pipeline() as pipe:
+            self.increment_successful_job_count(pipeline=pipe)
+            self.increment_total_working_time(job.ended_at - job.started_at, pipe)
+            if ttl != 0:
+                job._handle_success(
+                    ttl,
+                    pipeline=pipe,
+                    worker_name=self.name,
+                    execution_id=execution.id if execution else None,
+                    execution_started_at=execution.created_at if execution else None,
+                    execution_ended_at=job.ended_at,
+                )
+            job.cleanup(ttl, pipeline=pipe, remove_from_queue=False)
+            self.cleanup_execution(job, pipeline=pipe)
+            self.set_state(WorkerStatus.IDLE, pipeline=pipe)
+            pipe.execute()
+        self._is_idle_written = True
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
         """End a job like RQ, without time for callbacks, which these jobs do not have."""
