@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 import psutil
 
@@ -30,11 +31,16 @@ class Meter:
     """Measure the CPU seconds of named processes.
 
     `with Meter({"web": 4711}) as meter: …; meter.spent["web"]`. The descendants of processes in `alone` do not
-    count.
+    count. `without`: a descendant of the process of that name that does not count.
     """
 
-    def __init__(self, pids: Mapping[str, int], alone: Collection[str] = ()) -> None:
-        self._pids, self._alone = dict(pids), frozenset(alone)
+    def __init__(
+        self,
+        pids: Mapping[str, int],
+        alone: Collection[str] = (),
+        without: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:
+        self._pids, self._alone, self._without = dict(pids), frozenset(alone), dict(without)
         self.spent: dict[str, float] = {}
 
     def __enter__(self) -> Meter:
@@ -46,7 +52,10 @@ class Meter:
         self.spent = {name: now[name] - self._before[name] for name in now}
 
     def _now(self) -> dict[str, float]:
-        return {name: cpu_s(pid, alone=name in self._alone) for name, pid in self._pids.items()}
+        spent = {name: cpu_s(pid, alone=name in self._alone) for name, pid in self._pids.items()}
+        for name, pid in self._without.items():
+            spent[name] -= cpu_s(pid, alone=True)
+        return spent
 
 
 def kinds_of(spent: Mapping[str, float]) -> dict[str, float]:
