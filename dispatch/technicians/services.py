@@ -40,6 +40,7 @@ __all__ = [
     "begin_offer",
     "check_fitness",
     "check_pin",
+    "end_answered_offer",
     "end_auto_pause",
     "end_offer",
     "find_nearby",
@@ -120,6 +121,11 @@ def begin_offer(technician_id: int, offer_id: int) -> bool:
 def end_offer(technician_id: int, offer_id: int) -> bool:
     """Clear the technician's live offer if it is `offer_id`. Return whether it was."""
     return prepared.execute_rowcount(sql.END_OFFER, [technician_id, offer_id]) > 0
+
+
+def end_answered_offer(technician_id: int, offer_id: int) -> None:
+    """Do what `end_offer` and `record_answered_call` do, in one statement."""
+    prepared.execute(sql.END_ANSWERED_OFFER, [offer_id, technician_id, offer_id])
 
 
 def record_missed_call(technician_id: int, limit: int) -> bool:

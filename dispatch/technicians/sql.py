@@ -140,5 +140,9 @@ ORDER BY name, id
 
 # Changes of one technician, in the transaction of an answered call.
 END_OFFER = "UPDATE technicians_technician SET live_offer_id = NULL WHERE id = %s AND live_offer_id = %s"
+END_ANSWERED_OFFER = """
+UPDATE technicians_technician SET live_offer_id = NULLIF(live_offer_id, %s), misses_in_a_row = 0
+WHERE id = %s AND (live_offer_id = %s OR misses_in_a_row > 0)
+"""
 RESET_MISSES = "UPDATE technicians_technician SET misses_in_a_row = 0 WHERE id = %s AND misses_in_a_row > 0"
 ADD_OPEN_JOB = "UPDATE technicians_technician SET open_jobs = open_jobs + 1 WHERE id = %s"

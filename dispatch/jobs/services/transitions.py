@@ -181,9 +181,12 @@ def close_offer(
         return False
     offer.status, offer.outcome, offer.reason, offer.settled_at = status, outcome, reason[:160], now
     metrics.offers.labels(str(outcome)).inc()
-    if frees_technician:
-        technicians.end_offer(offer.technician_id, offer.pk)
-    _count_misses(offer, outcome)
+    if frees_technician and outcome in REACHED_OUTCOMES:
+        technicians.end_answered_offer(offer.technician_id, offer.pk)
+    else:
+        if frees_technician:
+            technicians.end_offer(offer.technician_id, offer.pk)
+        _count_misses(offer, outcome)
     append_offer_event(offer, f"offer.{status}", actor=actor, outcome=str(outcome), reason=reason, **data)
     if hang_up and (call := telephony.open_call_of("offer", offer.pk)):
         telephony.hang_up(call.pk, actor=actor, reason=reason)
