@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from decimal import Decimal
 from typing import Any
@@ -11,8 +12,9 @@ import pytest
 
 from dispatch.console.reports.spend import build_spend
 from dispatch.core import clock
+from dispatch.core.runtime.fair_threads import FairThreads
 from dispatch.jobs.timeline import Entry, _with_costs
-from dispatch.telephony import metrics, services
+from dispatch.telephony import metrics, price_sql, services
 from dispatch.telephony.models import Call, InboundCall, Text
 from dispatch.telephony.providers import twilio_prices
 from dispatch.telephony.providers.base import Price
@@ -20,7 +22,7 @@ from dispatch.telephony.services import prices
 from tests.console.streams import read_stream
 from tests.phones import Simulator, answer, ignore
 from tests.support import factories
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 from tests.telephony.conftest import ANN, Caller, create_text, now_is, text_is
 
 BOB = "+16025550102"
@@ -145,6 +147,37 @@ def test_account_that_fails_delays_no_other(caller: Caller) -> None:
     assert fetch() == 1
     assert Call.objects.get(pk=good.pk).price is not None
     assert Call.objects.get(pk=bad.pk).price is None
+
+
+def test_quick_accounts_use_one_thread_and_a_slow_one_delays_no_other(
+    caller: Caller, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, *others = [factories.account(caller.organization, name=f"Account {n}").pk for n in range(4)]
+    used: dict[int, int] = {}
+    release = threading.Event()
+
+    def ask(account_id: int) -> None:
+        used[account_id] = threading.get_ident()
+        assert account_id != first or release.wait(PATIENCE)
+
+    monkeypatch.setattr(prices, "_fetch_of_account", ask)
+    monkeypatch.setattr(prices, "QUICK_S", PATIENCE)
+    monkeypatch.setattr(prices, "PATIENCE_S", 4 * PATIENCE)
+    monkeypatch.setattr(price_sql, "accounts_with_unpriced", lambda *_: {first, *others})
+    FairThreads.start_threads()
+    try:
+        release.set()
+        prices.fetch_due_prices()
+        assert (used.keys(), len(set(used.values()))) == ({first, *others}, 1)
+        release.clear()
+        used.clear()
+        monkeypatch.setattr(prices, "QUICK_S", 0.05)
+        prices.fetch_due_prices()
+        wait_until(lambda: used.keys() == {first, *others})
+        assert used[first] not in [used[pk] for pk in others]
+    finally:
+        release.set()
+        FairThreads.stop_threads(PATIENCE)
 
 
 @pytest.mark.parametrize(

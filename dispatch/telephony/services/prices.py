@@ -1,12 +1,13 @@
 """Fetch the prices of calls and texts, which the provider knows some time after their end.
 
 A row is asked about soon after its end, and then at intervals that double, until it is `MAX_AGE` old. Each account
-is asked in a thread of the lookups, so that a slow one delays no other. Unanswered calls cost nothing and are not
-asked about.
+is asked in a thread of the lookups, so that a slow one delays no other. The next account waits a moment for the
+thread of a quick one, and for its database connection. Unanswered calls cost nothing and are not asked about.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -27,6 +28,8 @@ log = structlog.get_logger(__name__)
 BATCH = 500
 FIRST_AFTER, MAX_AGE = timedelta(seconds=30), timedelta(days=7)
 NOT_FETCHED = "prices_not_fetched"
+# How long a pass waits for each account before it starts the next, and for all of them together (seconds).
+QUICK_S, PATIENCE_S = 0.2, 5.0
 
 
 def fetch_due_prices() -> None:
@@ -35,13 +38,20 @@ def fetch_due_prices() -> None:
     accounts = ProviderAccount.objects.filter(is_active=True, outage="").order_by("pk")
     working = [pk for pk in accounts.values_list("pk", flat=True) if pk not in failing_accounts]
     due = price_sql.accounts_with_unpriced(working, now - MAX_AGE, now - FIRST_AFTER, now)
+    left_s = PATIENCE_S
     for account_id in working:
         if account_id not in due:
             continue
+        ended = LOOKUPS.ended
         slot = LOOKUPS.reserve(account_id, (NOT_FETCHED, account_id))
-        if slot is not None:
-            with slot:
-                slot.start(_fetch_of_account, account_id)
+        if slot is None:
+            continue
+        with slot:
+            slot.start(_fetch_of_account, account_id)
+        if left_s > 0:
+            began = time.monotonic()
+            LOOKUPS.wait_for_end(ended, min(QUICK_S, left_s))
+            left_s -= time.monotonic() - began
 
 
 def _fetch_of_account(account_id: int) -> None:
