@@ -39,6 +39,18 @@ def translate_label(text: str, model: str = "") -> str:
 label: Any = lazy(translate_label, str)
 
 
+# The words of fields' names that labels write differently.
+_SPELLINGS = {
+    "id": "ID", "ids": "IDs", "api": "API", "pin": "PIN", "sid": "SID", "lat": "latitude", "lng": "longitude",
+}  # fmt: skip
+
+
+def _spell_out(name: str) -> str:
+    """Return the label of a field that is named `name`, such as "call SID" or "ring timeout (s)"."""
+    words = [_SPELLINGS.get(word, word) for word in name.split(" ")]
+    return " ".join([*words[:-1], "(s)"] if len(words) > 1 and words[-1] == "s" else words)
+
+
 class BadgeColors(dict[str, str]):
     """The colors of badges by their English words. It finds them by the translated words as well."""
 
@@ -74,7 +86,8 @@ def translate_model_labels() -> None:
             if text := constraint.violation_error_message:
                 constraint.violation_error_message = _label(text, context)
         for field in [*meta.local_fields, *meta.local_many_to_many]:
-            field.verbose_name = _label(field.verbose_name, context)
+            derived = _spell_out(field.verbose_name) if field._verbose_name is None else field.verbose_name
+            field.verbose_name = _label(derived, context)
             field.help_text = _label(field.help_text, context)
             if isinstance(field.choices, CallableChoiceIterator):
                 field.choices = _LabeledChoices(field.choices.func, context)
