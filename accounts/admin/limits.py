@@ -11,6 +11,7 @@ from django.utils.translation import gettext
 from accounts import limits, services
 from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin
 from accounts.models import OrganizationLimits
+from dispatch.core.labels import label
 
 
 @admin.register(OrganizationLimits)
@@ -18,7 +19,7 @@ class OrganizationLimitsAdmin(OwnedAdmin):
     """Administer an organization's limits. An empty field uses the installation's limit; 0 is no limit."""
 
     subject = "limits"
-    entries_name = "limits set by the operator"
+    entries_name = label("limits set by the operator")
     admin_may = VIEW
     superuser_may = EVERYTHING - {"delete"}
     list_display = ["organization", *limits.LABELS]

@@ -69,7 +69,7 @@ class IdentityProviderAdmin(OwnedAdmin):
     """Administer the OpenID Connect provider of an organization. Only superusers verify domains."""
 
     form = IdentityProviderForm
-    entry_name, entries_name = "an identity provider", "identity providers"
+    entry_name, entries_name = label("an identity provider"), label("identity providers")
     list_display = ["issuer", "is_active", "is_required", "tried_at"]
     fields = [
         "is_active", "issuer", "client_id", "secret", "redirect_uri", "allowed_domains", "verified_domains",

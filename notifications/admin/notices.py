@@ -161,8 +161,8 @@ class AlertAdmin(TranslatedMixin, OwnedAdmin):
         return super().get_queryset(request).annotate(reached=Count("notifications__deliveries"))
 
     @display(description=label("state"), label=STATE_COLORS)
-    def state(self, alert: Alert) -> str:
-        return alert.get_status_display()
+    def state(self, alert: Alert) -> tuple[str, str]:
+        return alert.status, alert.get_status_display()
 
     @display(description=label("acknowledged via"), ordering="acknowledged_via")
     def acknowledged_how(self, alert: Alert) -> str:

@@ -70,6 +70,7 @@ def test_expiry_that_crashes_anywhere_is_resumed(floor, point):
     floor.phone(bob).will(answer(press="1"))
     job = floor.started()
     floor.rings(ann)
+    floor.until(lambda: Call.objects.filter(status="ringing").exists())
     floor.later(301)
     token = floor.job(job).step_token
     dies(point, lambda: services.expire_offer(job.pk, token))

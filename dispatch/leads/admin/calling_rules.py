@@ -199,7 +199,7 @@ class HolidayAdmin(EverybodysAdmin):
 class DoNotCallEverywhereAdmin(EverybodysAdmin):
     """Manage the phones that no organization may call. Adding a phone hangs up ringing calls to it."""
 
-    entry_name, entries_name = "a number", "do-not-call numbers"
+    entry_name, entries_name = label("a number"), label("do-not-call numbers")
     list_display = ["phone", "note", "created_at"]
     search_fields = ["phone", "note"]
     fields = ["phone", "note"]
