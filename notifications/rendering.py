@@ -39,6 +39,7 @@ KINDS_WITH_PLAIN_DETAILS = frozenset(
         "job.not_completed",
         "job.corrected",
         "job.possible_duplicate",
+        "job.note_written",
     }
 )
 # GSM-7 lacks these letters. One of them makes a text more than twice as expensive.

@@ -31,7 +31,8 @@ class Rule:
     of this kind in one organization. `email`: send email by default. `says`: further values derived from the
     event's data, by name. `many`: the title of one notification for `count` events about the same subject whose
     data have the same value of the field `same`; for events that come from outside in any number. `owner`: the
-    field of the event's data with the id of the only user whom it concerns; without a value, `to` applies.
+    field of the event's data with the id of the only user whom it concerns, or a list of ids; without a value,
+    `to` applies.
     """
 
     kind: str
@@ -199,6 +200,11 @@ TABLE: tuple[Rule, ...] = (
     Rule(
         "job.text_failed", TOAST, mark("A text to a technician was not delivered"),
         "Your text to {technician} about job {id} was not delivered", ("{reason}", "Call {phone}"),
+    ),
+    Rule(
+        "job.note_written", TOAST, mark("A colleague mentioned you in a note"),
+        "{actor} mentioned you in a note on job {id}", ("{service}", "{customer}", "{place}"),
+        owner="mentioned", when=lambda data: bool(data.get("mentioned")),
     ),
     Rule(
         "technician.may_not_come", CRITICAL, mark("A technician with open jobs opted out of texts"),

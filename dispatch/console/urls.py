@@ -3,7 +3,7 @@
 from django.urls import include, path
 
 from dispatch.console import app_manifest, page_context, service_worker
-from dispatch.console.board import bulk, handover, job_panel, new_job, saved_views, thread, views
+from dispatch.console.board import bulk, handover, job_panel, new_job, notes, saved_views, thread, views
 from dispatch.console.notifications.acknowledging import alert_link
 from dispatch.console.notifications.push import technician_browser
 from dispatch.console.timeline import views as timeline
@@ -39,6 +39,8 @@ urlpatterns = [
     path("board/new/<int:submission_id>/", new_job.show_made_job, name="new_job_made"),
     path("board/jobs/<int:job_id>/", job_panel.show_panel, name="job"),
     path("board/jobs/<int:job_id>/texts/", thread.show_thread, name="thread"),
+    path("board/jobs/<int:job_id>/notes/", notes.show_notes, name="notes"),
+    path("board/members/", notes.list_members, name="members"),
     path("board/jobs/<int:job_id>/act/<slug:action>/", job_panel.handle_action, name="act"),
     path("a/<str:token>/", alert_link, name="alert_link"),
     path("leads/", include("dispatch.console.leads.urls")),

@@ -20,7 +20,7 @@ from dispatch.core.privacy.personal_data import (
     Identifiers,
     PersonalDataHandler,
 )
-from dispatch.jobs.models import CustomerText, Job, JobText, Offer, Submission, TechnicianNotice
+from dispatch.jobs.models import CustomerText, Job, JobNote, JobText, Offer, Submission, TechnicianNotice
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call, Text
 
@@ -59,6 +59,25 @@ def _texts_to_customer(jobs: Iterable[int]) -> Any:
     """Select the texts to the customers of these jobs, including those to a phone that was corrected later."""
     ids = CustomerText.objects.filter(job__in=list(jobs)).values("pk")
     return Text.objects.filter(purpose="customer", subject_id__in=ids, direction=Text.Direction.OUT)
+
+
+def _notes(jobs: Iterable[int]) -> Any:
+    """Select the notes on these jobs, whose text may name the customer."""
+    return JobNote.objects.filter(job__in=list(jobs))
+
+
+def _notes_by_user(person: DataSubject) -> Any:
+    """Select the notes that the member wrote."""
+    notes = JobNote.objects.of(person.organization_id)
+    return notes.filter(author=person.user_id) if person.user_id is not None else notes.none()
+
+
+def _notes_about_user(person: DataSubject) -> Any:
+    """Select the notes that mention the member."""
+    notes = JobNote.objects.of(person.organization_id)
+    if person.user_id is None:
+        return notes.none()
+    return notes.filter(mentions__contains=[{"users": [person.user_id]}])
 
 
 def _texts_to_technician(person: DataSubject) -> Any:
@@ -116,6 +135,10 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
         "customer_texts": personal_data.as_rows(CustomerText.objects.filter(job__in=jobs)),
         "texts_to_the_customer": personal_data.as_rows(_texts_to_customer(jobs)),
         "texts_about_jobs": personal_data.as_rows(_texts_to_technician(person)),
+        "notes_on_jobs": personal_data.as_rows(_notes(jobs), "id", "job_id", "text", "written_at"),
+        "notes_written": personal_data.as_rows(
+            _notes_by_user(person), "id", "job_id", "author_label", "text", "written_at"
+        ),
         "calls_about_jobs": personal_data.as_rows(_calls_to_technician(person)),
     }
 
@@ -167,12 +190,32 @@ def erase(person: DataSubject) -> int:
     Job.objects.filter(pk__in=[pk for pk, _ in jobs]).update(address_key="", **blank)
     texts = _texts(pk for pk, _ in jobs).update(body="")
     texts += _texts_to_customer(pk for pk, _ in jobs).update(body="", to_phone="", context={})
+    notes = _notes(pk for pk, _ in jobs).update(text=ERASED, mentions=[])
+    notes += _erase_member_in_notes(person)
     _erase_words_of_customer([pk for pk, _ in jobs])
     about = _texts_to_technician(person)
     texts += about.filter(direction=Text.Direction.IN).update(from_phone="", body="")
     texts += about.exclude(direction=Text.Direction.IN).update(to_phone="", body="", context={})
     calls = _calls_to_technician(person).update(to_phone="", context={})
-    return len(forms) + len(jobs) + texts + calls
+    return len(forms) + len(jobs) + texts + notes + calls
+
+
+def _erase_member_in_notes(person: DataSubject) -> int:
+    """Replace the member's name in the notes that they wrote or that mention them. Return how many notes."""
+    count: int = _notes_by_user(person).update(author_label=ERASED)
+    for note in _notes_about_user(person):
+        text, mentions, shift = note.text, [], 0
+        for mention in note.mentions:
+            start, end = mention["start"] + shift, mention["end"] + shift
+            if person.user_id in mention["users"]:
+                text = f"{text[:start]}@{ERASED}{text[end:]}"
+                shift += 1 + len(ERASED) - (end - start)
+            else:
+                mentions.append({**mention, "start": start, "end": end})
+        note.text, note.mentions = text, mentions
+        note.save(update_fields=["text", "mentions"])
+        count += 1
+    return count
 
 
 def _erase_words_of_customer(jobs: Iterable[int]) -> None:

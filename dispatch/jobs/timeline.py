@@ -91,6 +91,8 @@ _WORDS: dict[str, Callable[[Data], str]] = {
     "job.text_sent": lambda d: f"texted {_who(d)}: “{d.get('body', '')}”",
     "job.text_failed": lambda d: f"could not deliver the text to {_who(d)}" + _of(d, "reason", ": {}"),
     "job.texts_handled": lambda d: "marked the texts as needing no reply",
+    "job.note_written": lambda d: "wrote a note",
+    "job.note_deleted": lambda d: "deleted a note",
     "job.cancelled": lambda d: "canceled the job" + _of(d, "reason", ": {}"),
     "job.on_the_way": lambda d: (
         ("is on the way" if d.get("by") == "technician" else f"recorded that {_who(d)} is on the way")
@@ -264,6 +266,8 @@ _NO_CHANGE = (
     "job.text_sent",
     "job.text_failed",
     "job.texts_handled",
+    "job.note_written",
+    "job.note_deleted",
     "job.customer_texted",
     "job.customer_text_failed",
     "job.customer_replied",

@@ -39,6 +39,8 @@ PHRASES: Mapping[str, str] = {
     "job.text_sent": mark("texted {who}: “{body}”"),
     "job.text_failed": mark("could not deliver the text to {who}"),
     "job.texts_handled": mark("marked the texts as needing no reply"),
+    "job.note_written": mark("wrote a note"),
+    "job.note_deleted": mark("deleted a note"),
     "job.cancelled": mark("canceled the job"),
     "job.on_the_way": mark("recorded that {who} is on the way"),
     "job.customer_texted": mark("texted the customer"),

@@ -33,6 +33,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "ReportLate": {"version": 7, "minutes": 20, "note": "Stuck on I-10."},
     "TechnicianTold": {"version": 7, "technician": 12, "note": "By radio."},
     "Compose": {"body": "The blue door in the back.", "technician": 12},
+    "WriteNote": {"text": "The gate code is 1234. @Kim Lee has the key."},
     "ServiceType": {
         "code": "water-heater",
         "name": "Water heater repair",

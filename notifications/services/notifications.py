@@ -105,10 +105,11 @@ def _notify(rule: rules.Rule, event: Event) -> None:
 
 
 def _recipients(rule: rules.Rule, event: Event, route: Route) -> Sequence[int]:
-    """Return the ids of the users whom this event notifies: its owner if the rule says so and it has one."""
+    """Return the ids of the users whom this event notifies: its owners if the rule says so and it has any."""
     owner = event.data.get(rule.owner) if rule.owner else None
     if owner is not None:
-        members = Membership.objects.of(event.organization_id).filter(user_id=owner, is_active=True)
+        owners = owner if isinstance(owner, list) else [owner]
+        members = Membership.objects.of(event.organization_id).filter(user_id__in=owners, is_active=True)
         return list(members.values_list("user_id", flat=True))
     return rules.choose_recipients(people_of(event.organization_id), route.to or rule.to)
 

@@ -341,6 +341,7 @@
     const body = document.getElementById("drawer-body");
     if (!body || asking) return;
     refreshThread();
+    window.htmx.trigger("#notes-list", "refresh");
     window.htmx.trigger(body, "refresh");
   }
 

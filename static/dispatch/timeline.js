@@ -375,7 +375,7 @@
     });
     document.body.addEventListener("dispatch:events", (event) => {
       if (event.detail.some((one) => one.job || one.subject === "technician")) refreshSoon();
-      if (event.detail.some((one) => String(one.job) === openJob())) window.htmx.trigger("#drawer-body", "refresh");
+      if (event.detail.some((one) => String(one.job) === openJob())) for (const part of document.querySelectorAll("#drawer-body, #notes-list")) window.htmx.trigger(part, "refresh");
     });
     document.body.addEventListener("dispatch:refetch", refreshSoon);
     setInterval(() => { if (!document.hidden) refreshSoon(); }, EVERY_MS);

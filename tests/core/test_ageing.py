@@ -14,7 +14,7 @@ from accounts.models import RetentionRule
 from dispatch.core import clock
 from dispatch.core.models import ReplayEntry
 from dispatch.core.privacy import replay, retention
-from dispatch.jobs.models import Candidate, Job, JobText, Offer, Submission
+from dispatch.jobs.models import Candidate, Job, JobNote, JobText, Offer, Submission
 from dispatch.leads.models import DoNotCall, Lead
 from tests.support import factories as make
 from tests.support.tenants import Tenant, ours, theirs, world
@@ -45,7 +45,7 @@ def test_ended_jobs_go_with_all_that_belongs_to_them(ours: Tenant, theirs: Tenan
         customer_name="Young", customer_phone=young.customer_phone, ended_at=clock.now(),
     )  # fmt: skip
     assert delete("jobs", ours) == 1
-    for model in (Offer, Candidate, JobText):
+    for model in (Offer, Candidate, JobText, JobNote):
         assert not model.objects.of(ours.organization).exists(), model
     assert Submission.objects.of(ours.organization).get() == young
     assert Job.objects.of(theirs.organization).exists(), "each organization has its own rule"

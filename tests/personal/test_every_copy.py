@@ -14,7 +14,7 @@ from dispatch.core.events import Actor
 from dispatch.core.models import FailedEvent, RememberedAnswer
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import DataSubject
-from dispatch.jobs.models import CustomerText, Job, JobText, Offer, Submission
+from dispatch.jobs.models import CustomerText, Job, JobNote, JobText, Offer, Submission
 from dispatch.leads.models import DoNotCall, Lead
 from dispatch.outbox.models import Attempt, Message, MessageGroup
 from dispatch.schedules.models import BulkError, BulkImport, Run, RunReport, Schedule
@@ -97,6 +97,7 @@ def ours(made: Tenant) -> Tenant:
     JobText.objects.get_or_create(
         **of, job=job, text=text(made, "thread", job.pk), technician=made.row(Technician)
     )
+    JobNote.objects.filter(**of).update(text=EVERYTHING)
     Call.objects.filter(**of).update(
         to_phone=PHONE,
         ended_at=now,

@@ -106,13 +106,13 @@ def test_nothing_is_left_and_the_history_still_reads(ours):
     left = everything(ours)
     for word in (DANA, NAME, "Whitfield", "9 Elm Street", EMAIL):
         assert word not in left, word
-    assert counts["jobs"] == 4, "the form, the job, and what its technician was texted"
+    assert counts["jobs"] == 5, "the form, the job, its note, and what its technician was texted"
     job = ours.row(Job)
     job.refresh_from_db()
     assert (job.status, job.customer_name, str(job.customer_phone)) == ("cancelled", "erased", "")
     assert "Ana canceled the job: erased called: it works" in [one.text for one in timeline.load_timeline(job)]
     assert OptOut.objects.filter(phone=DANA).exists(), "they asked for it"
-    assert Event.objects.get(kind="person.erased").data["counts"]["jobs"] == 4
+    assert Event.objects.get(kind="person.erased").data["counts"]["jobs"] == 5
     assert personal_data.erase_person(person(ours, phone=DANA), actor=ANA) == {}, "twice does nothing"
 
 
@@ -274,7 +274,7 @@ def test_the_command_exports_and_erases(ours, tmp_path):
     assert NAME in (tmp_path / "dana.json").read_text()
     with pytest.raises(CommandError, match="--yes"):
         run("erase", *given)
-    assert "jobs: 4" in run("erase", *given, "--yes")
+    assert "jobs: 5" in run("erase", *given, "--yes")
     assert "Nothing found." in run("erase", *given, "--yes")
     assert Event.objects.filter(kind="person.erased").count() == 2
 
@@ -307,7 +307,7 @@ def test_an_admin_exports_and_erases_in_the_browser(ours):
     assert "Type erase to confirm." in refused
     assert NAME in everything(ours)
     done = browser.post(page, {"phone": DANA, "what": "erase", "confirmation": "erase"}).content.decode()
-    assert "jobs: 4" in done
+    assert "jobs: 5" in done
     assert NAME not in everything(ours)
     assert Event.objects.get(kind="person.erased").actor_label == "Alphaville admin"
     assert "exactly one" in browser.post(page, {"what": "export"}).content.decode()

@@ -30,6 +30,7 @@ from dispatch.jobs.models import (
     CustomerTextPolicy,
     DispatchPolicy,
     Job,
+    JobNote,
     JobText,
     Offer,
     PublicForm,
@@ -298,6 +299,13 @@ ROWS: dict[type[Model], Callable[[Tenant], Model]] = {
     Text: _text,
     JobText: lambda t: JobText.objects.create(
         organization=t.organization, job=t.row(Job), text=t.row(Text), technician=t.row(Technician)
+    ),
+    JobNote: lambda t: JobNote.objects.create(
+        organization=t.organization,
+        job=t.row(Job),
+        author=t.dispatcher,
+        author_label=t.dispatcher.name,
+        text=f"{t.tag} note",
     ),
     OptOut: lambda t: OptOut.objects.create(organization=t.organization, phone=make.phone()),
     ExchangeRate: lambda t: ExchangeRate.objects.create(

@@ -19,7 +19,7 @@ from dispatch.core import clock
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 from dispatch.jobs import policies, rules
-from dispatch.jobs.models import OVERDUE, Candidate, Job, Offer
+from dispatch.jobs.models import OVERDUE, Candidate, Job, JobNote, Offer
 from dispatch.jobs.rules.arrival_window import local_moment
 from dispatch.jobs.rules.customer_phrases import local_time
 from dispatch.technicians.models import Technician
@@ -68,7 +68,7 @@ class Card:
 
     `tone` and `state`: its badge. `sort`: ascending sort key. `attempts` of `attempts_of`: offers. `live`: the
     current offers. `next_name`: who is next: a technician, or a wider round. `text`: the technician whose text is
-    unanswered.
+    unanswered. `notes`: how many notes colleagues wrote.
     """
 
     job: Job
@@ -81,6 +81,7 @@ class Card:
     live: tuple[LiveOffer, ...] = ()
     next_name: str = ""
     text: str = ""
+    notes: int = 0
 
     @property
     def since(self) -> datetime:
@@ -203,7 +204,21 @@ def cards_of(jobs: Iterable[Job]) -> list[Card]:
     unanswered = unanswered_texts(job.pk for job in rows)
     texts = {job_id: _("Text from {name}").format(name=row.technician.name) for job_id, row in unanswered.items()}
     cards = [_card(job, offers[job.pk], candidates[job.pk], nexts.get(job.pk), names) for job in rows]
-    return [replace(card, text=texts.get(card.job.pk, "")) if card.column != "done" else card for card in cards]
+    notes = _count_notes(job.pk for job in rows)
+    return [
+        replace(
+            card,
+            text=texts.get(card.job.pk, "") if card.column != "done" else "",
+            notes=notes.get(card.job.pk, 0),
+        )
+        for card in cards
+    ]
+
+
+def _count_notes(jobs: Iterable[int]) -> dict[int, int]:
+    """Return the number of notes on each of these jobs that has any, by job."""
+    counts = JobNote.objects.filter(job__in=list(jobs)).order_by().values("job_id").annotate(count=Count("pk"))
+    return dict(counts.values_list("job_id", "count"))
 
 
 def _next_step(job: Job, candidates: list[rules.CandidateRow], offers: list[Offer]) -> rules.NextStep | None:

@@ -15,6 +15,7 @@ from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.board import technician_picker
 from dispatch.console.board.cards import cards_of, with_card_data
+from dispatch.console.board.notes import build_notes
 from dispatch.console.board.thread import build_thread
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
@@ -173,6 +174,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         "extra": sorted(job.extra.items()) if isinstance(job.extra, dict) else [],
         "me": person.pk,
         "thread": build_thread(job),
+        "notes": build_notes(request, job),
         "earlier": find_earlier_jobs(job.organization, str(job.customer_phone), other_than=job.pk),
     }
 

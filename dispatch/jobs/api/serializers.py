@@ -18,7 +18,8 @@ from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.languages import gettext as _
 from dispatch.jobs import rules, timeline
 from dispatch.jobs.action_forms import allowed_actions
-from dispatch.jobs.models import Candidate, Job, JobText, Offer, Priority, ServiceType, Submission
+from dispatch.jobs.models import Candidate, Job, JobNote, JobText, Offer, Priority, ServiceType, Submission
+from dispatch.jobs.models.notes import MAX_NOTE_TEXT
 from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
 from dispatch.jobs.services import threads
@@ -345,6 +346,34 @@ class ComposeSerializer(StrictSerializer):
 
     body = serializers.CharField(max_length=threads.LONGEST)
     technician = serializers.IntegerField(min_value=1, max_value=2**63 - 1, required=False)
+
+
+class NoteAuthorSerializer(serializers.Serializer):
+    """Who wrote a note. `id` is null for an API key, and if the user was removed."""
+
+    id = serializers.IntegerField(source="author_id", allow_null=True)
+    name = serializers.CharField(source="author_name")
+
+
+class JobNoteSerializer(serializers.ModelSerializer):
+    """A note of a dispatcher on a job. `mentioned`: the ids of the members whom it mentions."""
+
+    author = NoteAuthorSerializer(source="*", read_only=True)
+    mentioned = serializers.SerializerMethodField()
+
+    class Meta:
+        model = JobNote
+        fields = ["id", "author", "text", "mentioned", "written_at"]
+        read_only_fields = fields
+
+    def get_mentioned(self, note: JobNote) -> list[int]:
+        return sorted({user for mention in note.mentions for user in mention["users"]})
+
+
+class WriteNoteSerializer(StrictSerializer):
+    """A note on a job. "@" and the name of a member mentions them."""
+
+    text = serializers.CharField(max_length=MAX_NOTE_TEXT)
 
 
 class HandledSerializer(serializers.Serializer):

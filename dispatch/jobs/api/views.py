@@ -8,6 +8,7 @@ from typing import Any
 
 import django_filters
 from django.db.models import QuerySet
+from django.http import Http404
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework import mixins
 from rest_framework.decorators import action
@@ -18,10 +19,12 @@ from rest_framework.routers import SimpleRouter
 from structlog.contextvars import bind_contextvars
 
 from accounts.api.base import OrganizationViewSet, OwnedFilterSet, respond_idempotently
+from accounts.auth.permissions import is_allowed
 from accounts.models import ApiKey
 from dispatch.core.api.idempotency import HEADER
 from dispatch.core.api.problems import Conflict
 from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.ids import ID_PATTERN
 from dispatch.jobs import services
 from dispatch.jobs.api.config import DispatchPolicyViewSet, ServiceTypeViewSet
 from dispatch.jobs.api.intake import ENDPOINT
@@ -37,6 +40,7 @@ from dispatch.jobs.api.serializers import (
     ExtendSerializer,
     HandledSerializer,
     JobDetailSerializer,
+    JobNoteSerializer,
     JobSerializer,
     JobTextSerializer,
     OnTheWaySerializer,
@@ -44,10 +48,11 @@ from dispatch.jobs.api.serializers import (
     SubmissionFormSerializer,
     SubmissionSerializer,
     TechnicianToldSerializer,
+    WriteNoteSerializer,
     accepted_body,
 )
-from dispatch.jobs.models import Job, Priority, Submission
-from dispatch.jobs.services import threads
+from dispatch.jobs.models import Job, JobNote, Priority, Submission
+from dispatch.jobs.services import notes, threads
 from dispatch.technicians.models import Technician
 
 _SCOPE = ApiKey.Scope
@@ -184,6 +189,9 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
         "texts": _SCOPE.READ,
         "send_text": _SCOPE.JOBS,
         "texts_handled": _SCOPE.JOBS,
+        "notes": _SCOPE.READ,
+        "write_note": _SCOPE.JOBS,
+        "delete_note": _SCOPE.JOBS,
     }
 
     def get_queryset(self) -> QuerySet:
@@ -368,6 +376,40 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
     def texts_handled(self, request: Request, **kwargs: Any) -> Response:
         """Mark the technicians' texts about the job as needing no reply."""
         return Response({"handled": threads.mark_handled(self.get_object().pk, actor=request.actor)})
+
+    @extend_schema(responses=JobNoteSerializer(many=True), filters=False)
+    @action(detail=True, methods=["get"])
+    def notes(self, request: Request, **kwargs: Any) -> Response:
+        """List the notes of dispatchers on the job, newest first."""
+        page = self.paginate_queryset(self.get_object().written_notes.select_related("author"))
+        return self.get_paginated_response(JobNoteSerializer(page, many=True).data)
+
+    @extend_schema(
+        request=WriteNoteSerializer, responses={201: JobNoteSerializer}, parameters=[_IDEMPOTENCY], filters=False
+    )
+    @notes.mapping.post
+    def write_note(self, request: Request, **kwargs: Any) -> Response:
+        """Write a note on the job. Members whom it mentions, "@" and their name, are notified."""
+        job = self.get_object()
+        given = WriteNoteSerializer(data=request.data, context=self.get_serializer_context())
+        given.is_valid(raise_exception=True)
+
+        def write() -> tuple[int, dict]:
+            note = notes.write_note(job.pk, given.validated_data["text"], actor=request.actor)
+            return 201, dict(JobNoteSerializer(note).data)
+
+        return respond_idempotently(request, f"jobs/{job.pk}/notes", write)
+
+    @extend_schema(request=None, responses={204: None})
+    @action(detail=True, methods=["delete"], url_path=f"notes/(?P<note_id>{ID_PATTERN})")
+    def delete_note(self, request: Request, note_id: str, **kwargs: Any) -> Response:
+        """Delete a note on the job. Its author and admins may; a key needs the scope `manage`, too."""
+        is_admin = is_allowed(request, _SCOPE.MANAGE)
+        try:
+            notes.delete_note(self.get_object().pk, int(note_id), actor=request.actor, is_admin=is_admin)
+        except JobNote.DoesNotExist:
+            raise Http404 from None
+        return Response(status=204)
 
     def _decision(self, serializer: type[StrictSerializer]) -> dict[str, Any]:
         """Return the validated body with the version that the caller saw.

@@ -9,7 +9,7 @@ flagged duplicate. `customer_actions`: what customers do on their page. `config`
 inform technicians of changes. `leaving`: deactivated technicians and organizations. `reminders`: paused jobs,
 and jobs that were not started. `transitions`: steps shared by all of them. `sms`: the texts of a job to
 technicians. `customer_texts`: texts to its customer. `threads`: texts between technicians and dispatchers.
-`line_wakeups`: wake jobs that wait for a line.
+`notes`: notes of dispatchers. `line_wakeups`: wake jobs that wait for a line.
 
 Every function locks the Job first (then Offer, Technician, Call) and checks its arguments against the rows. A
 late, repeated or out-of-order invocation changes nothing.

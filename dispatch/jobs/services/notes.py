@@ -1,0 +1,74 @@
+"""Write and delete the notes on a job. Their events carry no text: it may name customers, and events are kept."""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import asdict
+from datetime import timedelta
+
+from django.core.exceptions import PermissionDenied, ValidationError
+from django.db import transaction
+
+from accounts.handover_notes.services import clean_text
+from accounts.models import Membership
+from dispatch.core import clock
+from dispatch.core.events import Actor
+from dispatch.core.languages import gettext as _
+from dispatch.jobs.models import JobNote
+from dispatch.jobs.rules.mentions import find_mentions
+from dispatch.jobs.services import transitions
+
+# The same text of the same author on the same job is the same form within this time.
+SAME_FORM = timedelta(minutes=1)
+
+
+def members_of(organization_id: int) -> list[tuple[int, str]]:
+    """Return the id and the name of everyone who can be mentioned: the organization's active members."""
+    members = Membership.objects.of(organization_id).filter(is_active=True, user__is_active=True)
+    return list(members.order_by("user__name", "user_id").values_list("user_id", "user__name"))
+
+
+def write_note(job_id: int, text: str, *, actor: Actor, is_form: bool = False) -> JobNote:
+    """Write a note on the job. The members whom it mentions are notified, each once, but not its author.
+
+    A form (`is_form`) that is sent twice leaves one note. Raises Job.DoesNotExist and ValidationError {text}.
+    """
+    text = clean_text(unicodedata.normalize("NFC", text))
+    if not text:
+        raise ValidationError({"text": _("Enter a note.")})
+    author = actor.id if actor.type == "user" else None
+    with transaction.atomic():
+        job = transitions.lock_job(job_id)
+        same = job.written_notes.filter(author=author, author_label=actor.label, text=text)
+        if is_form and (sent_before := same.filter(written_at__gte=clock.now() - SAME_FORM).last()):
+            return sent_before
+        mentions = find_mentions(text, members_of(job.organization_id))
+        note: JobNote = JobNote.objects.create(
+            organization_id=job.organization_id,
+            job=job,
+            author_id=author,
+            author_label=actor.label,
+            text=text,
+            mentions=[asdict(mention) for mention in mentions],
+        )
+        mentioned = sorted({user for mention in mentions for user in mention.users} - {author})
+        transitions.append_job_event(
+            job, "job.note_written", actor=actor, note_id=note.pk, mentioned=mentioned or None
+        )
+    return note
+
+
+def may_delete(note: JobNote, actor: Actor, *, is_admin: bool) -> bool:
+    """Return whether the actor may delete the note: its author or an admin."""
+    return is_admin or (actor.type == "user" and actor.id is not None and actor.id == note.author_id)
+
+
+def delete_note(job_id: int, note_id: int, *, actor: Actor, is_admin: bool) -> None:
+    """Delete a note on the job. Raises Job.DoesNotExist, JobNote.DoesNotExist and PermissionDenied."""
+    with transaction.atomic():
+        job = transitions.lock_job(job_id)
+        note = job.written_notes.get(pk=note_id)
+        if not may_delete(note, actor, is_admin=is_admin):
+            raise PermissionDenied(_("Only its author or an admin can delete a note."))
+        note.delete()
+        transitions.append_job_event(job, "job.note_deleted", actor=actor, note_id=note_id)

@@ -1,0 +1,70 @@
+"""Notes with mentions in browsers: one dispatcher mentions another, who opens the job from the notification."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from dispatch.jobs.models import JobNote
+from tests.e2e.screens import SCREENS
+from tests.e2e.test_attention import shot
+from tests.e2e.test_board import accessible, live, tell_people
+from tests.harness.jobs import Floor
+from tests.support import factories as make
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_a_mention_brings_a_colleague_to_the_job(floor: Floor, sign_in, width, scheme):
+    floor.technician("Ann Whitaker")
+    job = floor.started()
+    dana = make.dispatcher(floor.organization, "Dana Reyes")
+    kim = make.dispatcher(floor.organization, "Kim Lee")
+    for name in ("Kimberly Stone", "داليا حسن"):
+        make.dispatcher(floor.organization, name)
+    theirs = live(sign_in(kim, path="/board/", width=width, scheme=scheme))
+    page = live(sign_in(dana, path=f"/board/?job={job.pk}", width=width, scheme=scheme))
+    page.locator("#notes summary").click()
+    text = page.get_by_label("New note")
+    text.press_sequentially("Gate code 1234.\n@ki")
+    options = page.get_by_role("listbox", name="Colleagues").get_by_role("option")
+    expect(options).to_have_text(["Kim Lee", "Kimberly Stone"])
+    accessible(page)
+    shot(page, f"mention-list-{width}-{scheme}")
+    text.press("Escape")
+    expect(options).to_have_count(0)
+    expect(page.locator("#drawer")).to_be_visible()
+    text.press("Backspace")
+    text.press("ArrowDown")
+    text.press("ArrowUp")
+    expect(page.get_by_role("option", name="Kim Lee", exact=True)).to_have_attribute("aria-selected", "true")
+    text.press("Enter")
+    expect(text).to_have_value("Gate code 1234.\n@Kim Lee ")
+    text.press_sequentially("has the key. @دا")
+    options.first.click()
+    text.press("Control+Enter")
+    text.press("Control+Enter")  # an impatient second press
+    written = page.locator("#notes-list")
+    expect(written.locator(".mention")).to_have_text(["@Kim Lee", "@داليا حسن"])
+    expect(text).to_have_value("")
+    expect(text).to_be_focused()
+    expect(page.locator("#notes-count")).to_have_text("1")
+    accessible(page)
+    shot(page, f"note-written-{width}-{scheme}")
+    assert JobNote.objects.count() == 1
+
+    tell_people()
+    expect(theirs.locator("#notices")).to_contain_text(f"Dana Reyes mentioned you in a note on job {job.pk}")
+    shot(theirs, f"mention-notice-{width}-{scheme}")
+    assert theirs.evaluate("window.neverReloaded")
+    theirs.locator("#notices").get_by_role("link", name="Open job").click()
+    expect(theirs.locator("#notes-list")).to_contain_text("Gate code 1234.")
+    expect(theirs.get_by_role("button", name="Delete note")).to_have_count(0)
+    live(theirs)
+    shot(theirs, f"mention-opened-{width}-{scheme}")
+
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete note").click()
+    expect(written.locator("li")).to_have_count(0)
+    expect(theirs.locator("#notes-list li")).to_have_count(0)
