@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import uuid
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -21,9 +22,9 @@ from dispatch.outbox import metrics, queues
 from dispatch.outbox import processor as outbox_processor
 from dispatch.outbox.models import QuarantinedPointer
 from dispatch.outbox.pointer import BadPointer, BadToken, MessagePointer
-from dispatch.outbox.processor import NotAdmitted, Processor
+from dispatch.outbox.processor import Handover, NotAdmitted, Processor, Ticket
 from dispatch.outbox.queues import Delivery, QueueUnavailable
-from dispatch.outbox.services.attempts import PointerRefused
+from dispatch.outbox.services.attempts import DeliveryAttempt, PointerRefused
 from dispatch.outbox.services.scheduling import Claim
 
 log = structlog.get_logger(__name__)
@@ -65,7 +66,7 @@ class Router:
         processor = outbox_processor.shared_processor(settings.OUTBOX_ROUTER_CALLS)
         processor.on_wait = self._room.set
         if settings.OUTBOX_HAND_OVER:
-            take_over, loop = partial(self._take_over, processor, stopping), asyncio.get_running_loop()
+            take_over, loop = partial(self._take_over, processor), asyncio.get_running_loop()
             processor.hand_over = partial(loop.call_soon_threadsafe, take_over)
         if self._consumer.max_held is not None:
             processor.max_waiting = max(0, self._consumer.max_held - settings.OUTBOX_ROUTER_CALLS)
@@ -90,9 +91,12 @@ class Router:
                     continue
                 for delivery in received:
                     self._start(self._handle(processor, delivery))
+            processor.hand_over = None
             processor.stop_waiting()
-            if self._tasks:
-                await asyncio.wait(self._tasks, timeout=settings.OUTBOX_MAX_TIMEOUT_S + STOP_MARGIN_S)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(settings.OUTBOX_MAX_TIMEOUT_S + STOP_MARGIN_S):
+                    while self._tasks:  # a batch that was being recorded may still add some
+                        await asyncio.wait(self._tasks)
         finally:
             stopped.cancel()
             for task in self._tasks:
@@ -116,18 +120,23 @@ class Router:
         self._tasks.add(task)
         task.add_done_callback(self._done)
 
-    def _take_over(
-        self, processor: Processor, stopping: asyncio.Event, claims: Sequence[Claim], ended: int
-    ) -> None:
-        """Process claimed messages here while there is room; publish the others.
-
-        The `ended` pointers make room, although their tasks may not know it yet.
-        """
-        room = 0 if stopping.is_set() else max(0, self._room_left(processor) + ended)
-        for claim in claims[:room]:
+    def _take_over(self, processor: Processor, handover: Handover) -> None:
+        """Make the attempts that have begun. Process claimed messages while there is room; publish the others."""
+        for ticket, call in handover.begun:
+            self._start(self._go_on(processor, ticket, call))
+        ended = handover.ended - len(handover.begun)
+        room = max(0, self._room_left(processor) + ended) if processor.hand_over else 0
+        for claim in handover.claims[:room]:
             self._start(self._continue(processor, claim))
-        metrics.published.labels("handed_over").inc(len(claims[:room]))
-        processor.publish(claims[room:])
+        handed_over = len(handover.begun) + len(handover.claims[:room])
+        metrics.published.labels("handed_over").inc(handed_over)
+        processor.publish(handover.claims[room:])
+
+    async def _go_on(self, processor: Processor, ticket: Ticket, call: DeliveryAttempt) -> None:
+        try:
+            await processor.go_on(ticket, call)
+        except DatabaseError as error:
+            log.warning("attempt_result_lost", message=call.id, error=str(error).strip())
 
     async def _continue(self, processor: Processor, claim: Claim) -> None:
         """Process a claimed message that has no pointer on the queue; publish one if that does not succeed."""

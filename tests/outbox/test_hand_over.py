@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from django.db import OperationalError
+import psycopg
+from django.db import OperationalError, connection
 
 from dispatch.core import fault_injection
 from dispatch.outbox import metrics
+from dispatch.outbox.models import Message
 from tests.harness.outbox import World
+from tests.support.processes import database_url
 
 
 @contextmanager
@@ -80,21 +83,85 @@ def test_a_router_that_stops_leaves_the_next_message_on_the_queue(world: World) 
     world.all_end()
 
 
+def test_the_next_attempt_starts_in_the_transaction_that_ends_the_last(world: World) -> None:
+    starts = []
+    ids = world.send(world.endpoint(), "a", "b", "c")
+    with fault_injection.arm_crash_point("outbox.start.before_commit", lambda: starts.append(1)):
+        world.start()
+        world.receiver.got("a", "b", "c")
+        world.all_end()
+        world.stop()
+    assert len(starts) == 1
+    assert [world.told(message) for message in ids] == [["created", "queued", "processing", "completed"]] * 3
+    assert not Message.objects.exclude(pool_slot=None).exists()
+
+
+def test_results_are_recorded_if_the_next_attempt_cannot_start_with_them(world: World) -> None:
+    world.send(world.endpoint(), "a", "b", "c")
+    with (
+        counted_pointers() as counts,
+        fault_injection.arm_crash_point("outbox.begin.before_commit", lose_connection),
+    ):
+        world.start()
+        world.receiver.got("a", "b", "c")
+        world.all_end()
+        world.stop()
+    assert counts == {"published": 1, "handed_over": 2, "failed": 0}
+
+
 def test_a_message_whose_attempt_cannot_start_goes_to_the_queue(world: World) -> None:
     starts = []
 
     def fail_second() -> None:
         starts.append(len(starts))
         if len(starts) == 2:
-            raise OperationalError("the connection was closed")
+            lose_connection()
 
     world.send(world.endpoint(), "a", "b")
-    with counted_pointers() as counts, fault_injection.arm_crash_point("outbox.start.before_commit", fail_second):
+    with (
+        counted_pointers() as counts,
+        fault_injection.arm_crash_point("outbox.begin.before_commit", lose_connection),
+        fault_injection.arm_crash_point("outbox.start.before_commit", fail_second),
+    ):
         world.start()
         world.receiver.got("a", "b")
         world.all_end()
         world.stop()
     assert counts == {"published": 2, "handed_over": 1, "failed": 0}
+
+
+def lose_connection() -> None:
+    raise OperationalError("the connection was closed")
+
+
+def test_a_locked_pool_delays_no_result(world: World) -> None:
+    a, b = world.send(world.endpoint(), "a", "b")
+    world.receiver.hold("a")
+    world.start()
+    world.receiver.count(1)
+    with psycopg.connect(database_url(str(connection.settings_dict["NAME"]))) as other:
+        other.execute("SELECT FROM outbox_poolgate WHERE pool_id = %s FOR UPDATE", [world.pool.pk])
+        world.receiver.let_go("a")
+        world.becomes(a, "COMPLETED")
+        assert world.status(b) == "QUEUED"
+        assert world.receiver.names == ["a"]
+    world.receiver.got("a", "b")
+    world.all_end()
+
+
+def test_shares_of_ended_attempts_pass_to_the_next_and_are_returned(world: World, settings) -> None:
+    settings.OUTBOX_ROUTER_CALLS = 4  # an organization has two shares
+    erp = world.endpoint()
+    for group in "klmn":
+        world.send(erp, *(f"{group}{nth}" for nth in range(5)), group=group)
+    world.start()
+    world.receiver.count(20)
+    world.all_end()
+    world.stop()
+    assert world.receiver.most_open <= 2
+    assert world.receiver.overlaps() == []
+    for group in "klmn":
+        assert world.receiver.of(group) == [f"{group}{nth}" for nth in range(5)]
 
 
 def test_a_message_that_was_canceled_is_not_handed_over(world: World) -> None:

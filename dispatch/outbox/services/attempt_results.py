@@ -6,6 +6,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.conf import settings
 from django.db import transaction
@@ -51,7 +52,7 @@ def finish_unlocked(
     Return the claims and the results of the locked groups, which are unchanged.
     """
     groups = {result.call.group_id for result in results if result.call.is_ordered}
-    with transaction.atomic():
+    with transaction.atomic(savepoint=False):
         held = groups - try_lock_groups(groups)
         left = [result for result in results if result.call.is_ordered and result.call.group_id in held]
         ready = [result for result in results if result not in left] if left else results
@@ -103,7 +104,7 @@ def finish_attempts(
             else:
                 reschedule_groups(groups, now)
         fault_injection.crash_point("outbox.finish.before_commit")
-    fault_injection.crash_point("outbox.finish.committed")
+        transaction.on_commit(partial(fault_injection.crash_point, "outbox.finish.committed"))
     return claims
 
 

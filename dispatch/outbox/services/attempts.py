@@ -181,6 +181,44 @@ def start_attempts(
     return answers, claims
 
 
+@dataclass(frozen=True)
+class BegunAttempts:
+    """Attempts that a transaction starts. Call `build` after its commit."""
+
+    rows: list[tuple[_Row, int]]
+    asked: float
+
+    def build(self) -> list[DeliveryAttempt]:
+        """Return what is needed to make the attempts. Reads endpoints that have changed."""
+        endpoints, problems = _endpoints([row for row, _ in self.rows])
+        return [_build_attempt(row, number, endpoints, problems, self.asked) for row, number in self.rows]
+
+
+def begin_claimed(claims: Sequence[Claim], admit: Callable[[int], bool]) -> BegunAttempts:
+    """Start attempts for messages that this transaction has claimed, if nothing has to be waited for.
+
+    Messages of endpoints, circuits and pools in trouble stay QUEUED, as do those that `admit(organization id)`
+    refuses, and those of pools that another transaction has locked.
+    """
+    asked, now = ticks(), clock.now()
+    with sql.pipeline(one_plan=True):
+        given = sql.fetch_all(sql.START_READ, {"ids": integers(claim.id for claim in claims)})
+        read = {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), *row[23:27])) for row in given}
+        rows = [read[claim.id] for claim in claims if claim.id in read]
+        ready = [row for row in rows if _is_simple(row, now) and admit(row.organization_id)]
+        if not ready:
+            return BegunAttempts([], asked)
+        slots = pool_slots.assign_slots([row.pool_id for row in ready], now, waits=False)
+        taken = [(row, given.slot) for row, given in zip(ready, slots, strict=True) if given.slot is not None]
+        return BegunAttempts(_store_start(taken, now) if taken else [], asked)
+
+
+def _is_simple(row: _Row, now: datetime) -> bool:
+    """Return whether nothing but a slot stands between the message and its attempt."""
+    is_expired = row.expires_at is not None and row.expires_at <= now
+    return row.status == "QUEUED" and not row.is_held and row.circuit.open_until is None and not is_expired
+
+
 def renew_leases(calls: Sequence[DeliveryAttempt]) -> dict[int, float]:
     """Renew the leases of running attempts; return message id → new end in `ticks()`.
 
@@ -220,8 +258,11 @@ def _start(
             waits.append((row, assigned.why))
         else:
             taken.append((row, assigned.slot))
-    if not taken:
-        return []
+    return _store_start(taken, now) if taken else []
+
+
+def _store_start(taken: list[tuple[_Row, int]], now: datetime) -> list[tuple[_Row, int]]:
+    """Make the messages PROCESSING in their slots; return those that were QUEUED, with the attempt's number."""
     given = arrays(
         [(row.id, row.epoch, row.pool_id, slot) for row, slot in taken],
         ids=integers, epochs=integers, pools=integers, slots=integers,

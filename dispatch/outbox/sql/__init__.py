@@ -24,6 +24,7 @@ from dispatch.outbox.sql.attempts import (
     SLOTS_IN_USE,
     START,
     START_READ,
+    TRY_LOCK_GATES,
     UNPROBE,
 )
 from dispatch.outbox.sql.changes import (
@@ -118,6 +119,7 @@ __all__ = [
     "START",
     "START_READ",
     "TARGET_STATES",
+    "TRY_LOCK_GATES",
     "TRY_LOCK_GROUPS",
     "UNPROBE",
     "WAITING_GROUPS",

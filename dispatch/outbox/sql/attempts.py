@@ -33,6 +33,8 @@ SELECT gate.pool_id, gate.full_at, p.concurrency, p.rate_per_minute, p.is_paused
 FROM outbox_poolgate gate JOIN capacity_dispatchpool p ON p.id = gate.pool_id
 WHERE gate.pool_id = ANY(%(ids)s::bigint[]) ORDER BY gate.pool_id FOR UPDATE OF gate
 """
+# The same, without the gates that another transaction has locked.
+TRY_LOCK_GATES = f"{LOCK_GATES.rstrip()} SKIP LOCKED"
 # Slots are held by messages, and by requests that belong to no message.
 SLOTS_IN_USE = f"""
 SELECT pool_id, pool_slot FROM outbox_message WHERE pool_slot IS NOT NULL AND pool_id = ANY(%(ids)s::bigint[])
