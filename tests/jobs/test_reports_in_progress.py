@@ -20,13 +20,13 @@ from tests.phones import manual
 def locked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The jobs that were locked because of a report."""
     found: list[int] = []
-    lock = offers_service.transitions.lock_job
+    lock = offers_service.transitions.lock_offer_with_job
 
-    def record(job_id: int, *related: str) -> Any:
+    def record(job_id: int, offer_id: int) -> Any:
         found.append(job_id)
-        return lock(job_id, *related)
+        return lock(job_id, offer_id)
 
-    monkeypatch.setattr(offers_service.transitions, "lock_job", record)
+    monkeypatch.setattr(offers_service.transitions, "lock_offer_with_job", record)
     return found
 
 

@@ -503,7 +503,7 @@ def test_admins_manage_calendars(world: World, api: Api, monkeypatch: pytest.Mon
     assert row.entries == [["2027-03-02", "2027-03-03", "Holiday"]]
     assert read.call_count == 1, "reading a file costs up to a second"
     page = admin.get(f"{address}{row.pk}/change/").content.decode()
-    assert "Holiday: 2027-03-02 to 2027-03-03" in page
+    assert "Holiday: 2027-03-02 – 2027-03-03" in page
     bad = SimpleUploadedFile("days.ics", b"nonsense", "text/calendar")
     answer = admin.post(f"{address}add/", {"name": "Bad", "organization": owner, "file": bad})
     assert "not an iCalendar file" in answer.content.decode()
