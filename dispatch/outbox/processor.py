@@ -131,8 +131,7 @@ class Processor:
             assert isinstance(call, DeliveryAttempt)
             await self._make(call, ticket)
         finally:
-            if self._shares and ticket.holds is not None:
-                self._shares.release(ticket.holds)
+            self._release_share(ticket)
         return None
 
     async def _start_later(self, ticket: Ticket, organization_id: int) -> StartResult:
@@ -198,7 +197,8 @@ class Processor:
         answers, claims = attempts.start_attempts(
             [ticket.pointer for ticket in tickets], admit if shares is not None else None
         )
-        self._pass_on(Handover((), claims, sum(isinstance(answer, PointerRefused) for answer in answers)))
+        ended = sum(isinstance(answer, PointerRefused) for answer in answers)
+        self._pass_on(Handover((), claims, ended), self.hand_over)
         return answers
 
     def _finish_attempts(self, results: Sequence[AttemptResult]) -> Sequence[bool]:
@@ -226,7 +226,7 @@ class Processor:
             if len(results) > 1 or not claim:
                 raise
             claims, left = finish_unlocked(results, claim=False)
-        self._pass_on(Handover((), claims, len(results) - len(left)))
+        self._pass_on(Handover((), claims, len(results) - len(left)), self.hand_over)
         return left
 
     def _finish_and_begin(self, results: Sequence[AttemptResult]) -> Sequence[AttemptResult] | None:
@@ -235,11 +235,12 @@ class Processor:
         Each attempt takes over the share of one that ended. Return None, with nothing done, if nobody takes the
         attempts, if there are many results, or if the transaction failed: the results alone may succeed.
         """
-        if self.hand_over is None or len(results) > FEW or publisher.is_down():
+        hand_over = self.hand_over
+        if hand_over is None or len(results) > FEW or publisher.is_down():
             return None
         pointers = [(result.call.id, result.call.epoch) for result in results]
         tickets = {pointer: self._running[pointer].ticket for pointer in pointers}
-        begun = attempts.BegunAttempts([], 0.0)
+        begun: list[DeliveryAttempt] = []
         try:
             with transaction.atomic():
                 claims, left = finish_unlocked(results)
@@ -252,21 +253,23 @@ class Processor:
         except DatabaseError as error:
             log.warning("next_attempts_not_begun", results=len(results), error=str(error).strip())
             return None
-        built = begun.build()
-        taken = {call.id for call in built}
+        taken = {call.id for call in begun}
         handover = Handover(
-            [(_hand_over_share(tickets.values(), call), call) for call in built],
+            [(_hand_over_share(tickets.values(), call), call) for call in begun],
             [claim for claim in claims if claim.id not in taken],
             len(tickets),
         )
-        self._pass_on(handover)
+        self._pass_on(handover, hand_over)
         return left
 
-    def _pass_on(self, handover: Handover) -> None:
-        """Give it to `hand_over`, or publish the claims. Called in a thread, after the commit."""
-        if self.hand_over is not None and (handover.begun or handover.claims):
+    def _pass_on(self, handover: Handover, hand_over: Callable[[Handover], object] | None) -> None:
+        """Give it to `hand_over`, or publish the claims. Called in a thread, after the commit.
+
+        A router that stops takes back `self.hand_over`, but still makes attempts that have begun.
+        """
+        if hand_over is not None and (handover.begun or handover.claims):
             with contextlib.suppress(RuntimeError):
-                self.hand_over(handover)
+                hand_over(handover)
                 return
         # Nobody makes attempts that have begun: the event loop has ended. Their leases lapse.
         self.publish(handover.claims)
@@ -276,8 +279,11 @@ class Processor:
         try:
             await self._make(call, ticket)
         finally:
-            if self._shares and ticket.holds is not None:
-                self._shares.release(ticket.holds)
+            self._release_share(ticket)
+
+    def _release_share(self, ticket: Ticket) -> None:
+        if self._shares and ticket.holds is not None:
+            self._shares.release(ticket.holds)
 
     def publish(self, claims: Sequence[Claim]) -> None:
         """Publish the claims soon, in this order. Works from any thread."""

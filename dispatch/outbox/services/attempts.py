@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -135,8 +135,7 @@ def start_attempts(
     waits: list[tuple[_Row, str]] = []
     expired: list[_Row] = []
     with transaction.atomic(), sql.pipeline(one_plan=True):
-        given = sql.fetch_all(sql.START_READ, {"ids": integers(message_id for message_id, _ in pointers)})
-        read = {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), *row[23:27])) for row in given}
+        read = _read_rows(message_id for message_id, _ in pointers)
         ready: list[_Row] = []
         for message_id, epoch in dict.fromkeys(pointers):
             row = read.get(message_id)
@@ -157,9 +156,7 @@ def start_attempts(
             sql.execute(sql.UNPROBE, {"ids": unused_probes})
         fault_injection.crash_point("outbox.start.before_commit")
     fault_injection.crash_point("outbox.start.committed")
-    endpoints, problems = _endpoints([row for row, *_ in started])
-    for row, number in started:
-        results[row.id, row.epoch] = _build_attempt(row, number, endpoints, problems, asked)
+    results |= {(call.id, call.epoch): call for call in _build_attempts(started, asked)}
     claims = scheduling.requeue(
         [
             scheduling.RequeuedMessage(row.id, row.epoch, row.group_id, row.mode, waiting_for=why)
@@ -181,36 +178,23 @@ def start_attempts(
     return answers, claims
 
 
-@dataclass(frozen=True)
-class BegunAttempts:
-    """Attempts that a transaction starts. Call `build` after its commit."""
-
-    rows: list[tuple[_Row, int]]
-    asked: float
-
-    def build(self) -> list[DeliveryAttempt]:
-        """Return what is needed to make the attempts. Reads endpoints that have changed."""
-        endpoints, problems = _endpoints([row for row, _ in self.rows])
-        return [_build_attempt(row, number, endpoints, problems, self.asked) for row, number in self.rows]
-
-
-def begin_claimed(claims: Sequence[Claim], admit: Callable[[int], bool]) -> BegunAttempts:
+def begin_claimed(claims: Sequence[Claim], admit: Callable[[int], bool]) -> list[DeliveryAttempt]:
     """Start attempts for messages that this transaction has claimed, if nothing has to be waited for.
 
-    Messages of endpoints, circuits and pools in trouble stay QUEUED, as do those that `admit(organization id)`
-    refuses, and those of pools that another transaction has locked.
+    Return what is needed to make them after the commit. Messages of endpoints, circuits and pools in trouble stay
+    QUEUED, as do those that `admit(organization id)` refuses, and those of pools that are locked.
     """
     asked, now = ticks(), clock.now()
     with sql.pipeline(one_plan=True):
-        given = sql.fetch_all(sql.START_READ, {"ids": integers(claim.id for claim in claims)})
-        read = {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), *row[23:27])) for row in given}
+        read = _read_rows(claim.id for claim in claims)
         rows = [read[claim.id] for claim in claims if claim.id in read]
         ready = [row for row in rows if _is_simple(row, now) and admit(row.organization_id)]
         if not ready:
-            return BegunAttempts([], asked)
+            return []
         slots = pool_slots.assign_slots([row.pool_id for row in ready], now, waits=False)
         taken = [(row, given.slot) for row, given in zip(ready, slots, strict=True) if given.slot is not None]
-        return BegunAttempts(_store_start(taken, now) if taken else [], asked)
+        started = _store_start(taken, now) if taken else []
+    return _build_attempts(started, asked)
 
 
 def _is_simple(row: _Row, now: datetime) -> bool:
@@ -272,6 +256,18 @@ def _store_start(taken: list[tuple[_Row, int]], now: datetime) -> list[tuple[_Ro
     for _, _, queued_at in started:
         metrics.delivery_seconds.observe(max(0.0, (now - queued_at).total_seconds()))
     return [(row, numbers[row.id]) for row, _ in taken if row.id in numbers]
+
+
+def _read_rows(message_ids: Iterable[int]) -> dict[int, _Row]:
+    """Return the messages by id, with their groups, targets and endpoints' versions."""
+    given = sql.fetch_all(sql.START_READ, {"ids": integers(message_ids)})
+    return {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), *row[23:27])) for row in given}
+
+
+def _build_attempts(started: Sequence[tuple[_Row, int]], asked: float) -> list[DeliveryAttempt]:
+    """Return what is needed to make the attempts. Reads endpoints that have changed."""
+    endpoints, problems = _endpoints([row for row, _ in started])
+    return [_build_attempt(row, number, endpoints, problems, asked) for row, number in started]
 
 
 def _build_attempt(
