@@ -43,8 +43,9 @@ class MessageHistory(Machine):
                 raise IllegalStep(f"must not lead to {status}")
             self.match_token(entry.data["epoch"])
         elif entry.verb in STEPS:
+            is_claimed = entry.verb == "queued" or self.status == Status.PENDING
             self.move(*STEPS[entry.verb])
-            (self.raise_token if entry.verb == "queued" else self.match_token)(entry.data.get("epoch"))
+            (self.raise_token if is_claimed else self.match_token)(entry.data.get("epoch"))
 
 
 _ORDERED = """

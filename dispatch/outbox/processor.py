@@ -10,14 +10,13 @@ import asyncio
 import contextlib
 import functools
 import weakref
-from collections import Counter, deque
-from collections.abc import Callable, Iterable, Sequence
+from collections import defaultdict, deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import structlog
 from django.conf import settings
-from django.db import DatabaseError, IntegrityError, connections, transaction
+from django.db import DatabaseError, IntegrityError, connections
 
 from dispatch.core import fault_injection
 from dispatch.core.db.batcher import Batcher, DatabaseThread
@@ -35,9 +34,8 @@ log = structlog.get_logger(__name__)
 # The part of a lease that is reserved for recording the result.
 LEASE_MARGIN_S = 5.0
 MAX_BATCH = 200
-# Up to this many results are recorded together with the start of the next attempts, which then begin soonest. With
-# more, recording and starting in two threads at once delivers more messages a second.
-FEW = 4
+# While one thread waits for the database, the other can record the next results.
+FINISH_THREADS = 2
 # Pointers that may wait for shares of their organizations; more go back to the queue for a while.
 MAX_WAITING = 5000
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
@@ -100,10 +98,11 @@ class Processor:
         self.on_wait: Callable[[], None] = lambda: None
         self.hand_over: Callable[[Handover], object] | None = None
         self.max_waiting = MAX_WAITING
-        self._start_thread, self._finish_thread = DatabaseThread("outbox-start"), DatabaseThread("outbox-finish")
+        self._start_thread = DatabaseThread("outbox-start")
+        self._finish_threads = [DatabaseThread(f"outbox-finish-{n}") for n in range(FINISH_THREADS)]
         self._starts: Batcher[Ticket, StartResult] = Batcher(self._start_thread, self._start_attempts, MAX_BATCH)
         self._finishes: Batcher[AttemptResult, bool] = Batcher(
-            self._finish_thread, self._finish_attempts, MAX_BATCH
+            self._finish_threads, self._finish_attempts, MAX_BATCH
         )
         self._publishing = _PublishThread()
         self._running: dict[tuple[int, int], _Running] = {}
@@ -179,7 +178,7 @@ class Processor:
                     await task
         await access_tokens.close()
         await client.close()
-        for thread in (self._start_thread, self._finish_thread, self._publishing):
+        for thread in (self._start_thread, *self._finish_threads, self._publishing):
             await asyncio.to_thread(thread.close)
 
     def _start_attempts(self, tickets: Sequence[Ticket]) -> Sequence[StartResult]:
@@ -206,8 +205,7 @@ class Processor:
 
         A result whose group is locked is not, so that it does not delay the others.
         """
-        if (left := self._finish_and_begin(results)) is None:
-            left = self._finish(results)
+        left = self._finish(results)
         try:
             target_health.disable_gone([result for result in results if result not in left])
         except DatabaseError:
@@ -218,49 +216,43 @@ class Processor:
 
     def _finish(self, results: Sequence[AttemptResult]) -> Sequence[AttemptResult]:
         """Record the results and claim the next messages; return the results of locked groups."""
+        if (hand_over := self.hand_over) is not None and not publisher.is_down():
+            try:
+                return self._finish_and_begin(results, hand_over)
+            except DatabaseError as error:  # the results alone may succeed
+                log.warning("next_attempts_not_begun", results=len(results), error=str(error).strip())
         claim = not publisher.is_down()
         try:
-            claims, left = finish_unlocked(results, claim=claim)
+            finished = finish_unlocked(results, claim=claim)
         except IntegrityError:
             # The unique index rejected the next message claimed: leave the choice to the poller.
             if len(results) > 1 or not claim:
                 raise
-            claims, left = finish_unlocked(results, claim=False)
-        self._pass_on(Handover((), claims, len(results) - len(left)), self.hand_over)
-        return left
+            finished = finish_unlocked(results, claim=False)
+        self._pass_on(Handover((), finished.claims, len(results) - len(finished.left)), hand_over)
+        return finished.left
 
-    def _finish_and_begin(self, results: Sequence[AttemptResult]) -> Sequence[AttemptResult] | None:
+    def _finish_and_begin(
+        self, results: Sequence[AttemptResult], hand_over: Callable[[Handover], object]
+    ) -> Sequence[AttemptResult]:
         """Do what `_finish` does, and start the next attempts in the same transaction.
 
-        Each attempt takes over the share of one that ended. Return None, with nothing done, if nobody takes the
-        attempts, if there are many results, or if the transaction failed: the results alone may succeed.
+        Each takes over the slot and the share of one that ended.
         """
-        hand_over = self.hand_over
-        if hand_over is None or len(results) > FEW or publisher.is_down():
-            return None
         pointers = [(result.call.id, result.call.epoch) for result in results]
         tickets = {pointer: self._running[pointer].ticket for pointer in pointers}
-        begun: list[DeliveryAttempt] = []
-        try:
-            with transaction.atomic():
-                claims, left = finish_unlocked(results)
-                for result in left:
-                    del tickets[result.call.id, result.call.epoch]
-                if claims:
-                    shares = Counter(ticket.holds for ticket in tickets.values())
-                    begun = attempts.begin_claimed(claims[: len(tickets)], partial(_take_share, shares))
-                    fault_injection.crash_point("outbox.begin.before_commit")
-        except DatabaseError as error:
-            log.warning("next_attempts_not_begun", results=len(results), error=str(error).strip())
-            return None
-        taken = {call.id for call in begun}
-        handover = Handover(
-            [(_hand_over_share(tickets.values(), call), call) for call in begun],
-            [claim for claim in claims if claim.id not in taken],
-            len(tickets),
-        )
-        self._pass_on(handover, hand_over)
-        return left
+        finished = finish_unlocked(results, start=True)
+        for result in finished.left:
+            del tickets[result.call.id, result.call.epoch]
+        shares: dict[int | None, list[Ticket]] = defaultdict(list)
+        for ticket in tickets.values():
+            shares[ticket.holds].append(ticket)
+        begun = []
+        for call in finished.begun:
+            shares[call.organization_id].pop().holds = None
+            begun.append((Ticket(call.id, call.epoch, call.organization_id), call))
+        self._pass_on(Handover(begun, finished.claims, len(tickets)), hand_over)
+        return finished.left
 
     def _pass_on(self, handover: Handover, hand_over: Callable[[Handover], object] | None) -> None:
         """Give it to `hand_over`, or publish the claims. Called in a thread, after the commit.
@@ -361,21 +353,6 @@ class Processor:
         for attempt in running:
             # A lost lease cannot be renewed; an attempt that has not begun yet is then not made.
             attempt.until = renewed.get(attempt.call.id, 0.0)
-
-
-def _take_share(shares: Counter[int | None], organization_id: int) -> bool:
-    """Take a share of the organization, if there is one, out of those of ended attempts."""
-    if not shares[organization_id]:
-        return False
-    shares[organization_id] -= 1
-    return True
-
-
-def _hand_over_share(ended: Iterable[Ticket], call: DeliveryAttempt) -> Ticket:
-    """Return a ticket for this attempt, with the share of an ended attempt of its organization."""
-    former = next(ticket for ticket in ended if ticket.holds == call.organization_id)
-    former.holds = None
-    return Ticket(call.id, call.epoch, call.organization_id)
 
 
 class _PublishThread:

@@ -124,7 +124,7 @@ def test_index_refuses_a_wrong_claim_and_the_right_message_follows(
 
     def two_of_a_group(*args: Any) -> Any:
         found, groups = chosen(*args)
-        return [*found, (c, call.pool_id)], groups
+        return [*found, (c, call.target_id)], groups
 
     monkeypatch.setattr(scheduling, "_choose", two_of_a_group)
     with pytest.raises(IntegrityError, match="one_in_flight_per_group"):

@@ -12,7 +12,10 @@ from dispatch.core import clock, fault_injection
 from dispatch.core.runtime.loop_runner import leading
 from dispatch.outbox import loops, publisher, queues
 from dispatch.outbox.models import Message
+from dispatch.outbox.rules.responses import Verdict
 from dispatch.outbox.services import attempts
+from dispatch.outbox.services.attempt_results import AttemptResult, finish_unlocked
+from dispatch.outbox.services.attempts import DeliveryAttempt
 from tests.core.outages import own_valkey
 from tests.harness.outbox import World
 from tests.support.processes import environment, running
@@ -113,6 +116,22 @@ def test_a_queue_that_is_behind_is_not_filled_with_duplicates(world: World) -> N
     # Nothing started recently: the next ones may be lost.
     loops.recover_calls()
     assert [pointer for pointer in pointers() if int(pointer) in later] == [str(m) for m in later[1:]]
+
+
+def test_attempts_that_passed_no_queue_do_not_hide_that_it_is_behind(world: World) -> None:
+    erp = world.endpoint()
+    first, following = world.send(erp, "a", "b")
+    waiting = world.send(erp, *"cde", mode="IMMEDIATE")
+    world.poll()
+    pointers()
+    world.travel(60.0)
+    started, _ = attempts.start_attempts([(first, 1), (waiting[0], 1)])
+    call, now = started[0], clock.now()
+    assert isinstance(call, DeliveryAttempt)
+    finish_unlocked([AttemptResult(call, Verdict("delivered"), now, now, 0.1, 200)], start=True)
+    assert world.status(following) == "PROCESSING"
+    loops.recover_calls()
+    assert pointers() == []
 
 
 def test_a_new_leader_publishes_what_is_queued_at_once(world: World) -> None:

@@ -154,10 +154,9 @@ class SqsQueue(Queue):
             self._process.wait(PATIENCE)
 
     def _start(self) -> None:
-        code = "from moto.server import main; main()"
         with (self.folder / "sqs.log").open("ab") as out:
             self._process: subprocess.Popen[bytes] | None = subprocess.Popen(
-                [sys.executable, "-c", code, "-H", "127.0.0.1", "-p", str(self._port)],
+                [sys.executable, "-m", "tests.soak.sqs_server", "-H", "127.0.0.1", "-p", str(self._port)],
                 stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=out,
             )  # fmt: skip
         self._url = wait_until(self._create, message="the SQS-compatible server did not start", interval=0.2)

@@ -56,24 +56,26 @@ class DatabaseThread:
 class Batcher(Generic[T, R]):
     """Batch items: `await submit(item)` returns the item's result of `run(items)`.
 
-    `run` is called in the thread with at most `most` items, never concurrently. If a whole batch fails, its items
-    are retried one by one, unless the error is one of `whole`, which would affect each of them as well.
+    `run` is called with at most `most` items, in the thread or in several, never twice at once in one. If a whole
+    batch fails, its items are retried one by one, unless the error is one of `whole`, which would affect each of
+    them as well.
     `party_of` names the party of an item: if more items wait than fit into a batch, parties take turns.
     """
 
     def __init__(
         self,
-        thread: DatabaseThread,
+        thread: DatabaseThread | Sequence[DatabaseThread],
         run: Callable[[Sequence[T]], Sequence[R]],
         most: int,
         *,
         whole: tuple[type[Exception], ...] = (),
         party_of: Callable[[T], Hashable] | None = None,
     ) -> None:
-        self._thread, self._run, self._most, self._whole = thread, run, most, whole
+        self._idle = [thread] if isinstance(thread, DatabaseThread) else list(thread)
+        self._run, self._most, self._whole = run, most, whole
         self._party_of = party_of
         self._waiting: list[tuple[T, asyncio.Future[R]]] = []
-        self._task: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def waiting(self) -> int:
@@ -84,19 +86,29 @@ class Batcher(Generic[T, R]):
         """Return the result of the item. Raises its error, or BatchAborted."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._waiting.append((item, future))
-        if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._work())
+        if self._idle:
+            task = asyncio.create_task(self._work(self._idle.pop()))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
         return await future
 
-    async def _work(self) -> None:
+    async def _work(self, thread: DatabaseThread) -> None:
+        try:
+            await self._run_batches(thread)
+        finally:
+            self._idle.append(thread)
+
+    async def _run_batches(self, thread: DatabaseThread) -> None:
         last = 0
         while self._waiting:
             if last >= BUSY:
                 await asyncio.sleep(LINGER_S)
+                if not self._waiting:  # another thread took them
+                    return
             last = min(len(self._waiting), self._most)
             batch = self._take_batch()
             try:
-                await self._run_batch(batch)
+                await self._run_batch(thread, batch)
             except Exception as error:
                 if len(batch) == 1 or isinstance(error, self._whole):
                     _fail(batch, error)
@@ -104,7 +116,7 @@ class Batcher(Generic[T, R]):
                 log.warning("batch_failed_retrying_items", items=len(batch), error=str(error).strip())
                 for entry in batch:
                     try:
-                        await self._run_batch([entry])
+                        await self._run_batch(thread, [entry])
                     except Exception as alone:
                         _fail([entry], alone)
             except BaseException as error:
@@ -128,9 +140,9 @@ class Batcher(Generic[T, R]):
         self._waiting = entries[self._most :]
         return entries[: self._most]
 
-    async def _run_batch(self, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
+    async def _run_batch(self, thread: DatabaseThread, batch: list[tuple[T, asyncio.Future[R]]]) -> None:
         items = [item for item, _ in batch]
-        answers = await self._thread.run(lambda: self._run(items))
+        answers = await thread.run(lambda: self._run(items))
         for (_, future), answer in zip(batch, answers, strict=True):
             if not future.done():
                 future.set_result(answer)

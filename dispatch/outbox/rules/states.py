@@ -20,6 +20,7 @@ FLIGHT_ENDS: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
 # The same for the other events of Dispatch. The actions of users are `services.actions.Action`.
 STEPS: Mapping[str, tuple[frozenset[str], str]] = {
     "queued": (frozenset({"PENDING"}), "QUEUED"),
-    "processing": (_QUEUED, "PROCESSING"),
+    # A router that ends a message starts the next one of the group itself: it was never queued.
+    "processing": (_QUEUED | {"PENDING"}, "PROCESSING"),
     "expired": (frozenset({"PENDING"}), "EXPIRED"),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -17,10 +18,12 @@ from dispatch.outbox import metrics, sql
 from dispatch.outbox.rules import responses as rules
 from dispatch.outbox.rules.responses import Verdict
 from dispatch.outbox.services import target_health
-from dispatch.outbox.services.attempts import DeliveryAttempt
+from dispatch.outbox.services.attempts import DeliveryAttempt, build_started, ticks
 from dispatch.outbox.services.scheduling import (
     Claim,
     Ending,
+    FreedPlaces,
+    StartedRow,
     WaitingQueue,
     claim_next,
     end_messages,
@@ -44,30 +47,56 @@ class AttemptResult:
     answer: str = ""
 
 
-def finish_unlocked(
-    results: Sequence[AttemptResult], *, claim: bool = True
-) -> tuple[list[Claim], list[AttemptResult]]:
+@dataclass(frozen=True)
+class Finished:
+    """Claims to publish and attempts to make after the commit, and the unchanged results of locked groups."""
+
+    claims: Sequence[Claim] = ()
+    begun: Sequence[DeliveryAttempt] = ()
+    left: Sequence[AttemptResult] = ()
+
+
+def finish_unlocked(results: Sequence[AttemptResult], *, claim: bool = True, start: bool = False) -> Finished:
     """Finish the attempts whose groups no other transaction has locked, as `finish_attempts` does.
 
-    Return the claims and the results of the locked groups, which are unchanged.
+    With `start`, the next attempts are started in the same transaction, if nothing has to be waited for: at most
+    one of its organization in the slot of each that ends.
     """
-    groups = {result.call.group_id for result in results if result.call.is_ordered}
+    asked, groups = ticks(), {result.call.group_id for result in results if result.call.is_ordered}
     with transaction.atomic(savepoint=False):
         held = groups - try_lock_groups(groups)
         left = [result for result in results if result.call.is_ordered and result.call.group_id in held]
         ready = [result for result in results if result not in left] if left else results
-        return (finish_attempts(ready, claim=claim, are_locked=True) if ready else []), left
+        if not ready:
+            return Finished(left=left)
+        claims, started = _finish_attempts(ready, claim=claim, are_locked=True, start=start)
+        begun = build_started(started, asked)
+        if begun:
+            fault_injection.crash_point("outbox.begin.before_commit")
+        fault_injection.crash_point("outbox.finish.before_commit")
+        transaction.on_commit(partial(fault_injection.crash_point, "outbox.finish.committed"))
+    return Finished(claims, begun, left)
 
 
-def finish_attempts(
-    results: Sequence[AttemptResult], *, claim: bool = True, are_locked: bool = False
-) -> list[Claim]:
+def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True) -> list[Claim]:
     """Record the results and return the claims of the groups' next messages, to be published after the commit.
-
-    `are_locked`: an earlier statement of this transaction has locked the groups.
 
     A result of an older epoch is recorded as late and changes nothing else. A message canceled in the meantime
     stays CANCELLED. `claim=False` leaves the next messages to the poller.
+    """
+    with transaction.atomic(savepoint=False):
+        claims, _ = _finish_attempts(results, claim=claim)
+        fault_injection.crash_point("outbox.finish.before_commit")
+        transaction.on_commit(partial(fault_injection.crash_point, "outbox.finish.committed"))
+    return claims
+
+
+def _finish_attempts(
+    results: Sequence[AttemptResult], *, claim: bool, are_locked: bool = False, start: bool = False
+) -> tuple[list[Claim], list[StartedRow]]:
+    """Do what `finish_attempts` does, in its transaction, and `start` attempts.
+
+    `are_locked`: an earlier statement of this transaction has locked the groups.
     """
     now = clock.now()
     groups = {result.call.group_id for result in results if result.call.is_ordered}
@@ -77,35 +106,36 @@ def finish_attempts(
     endings = [_ending(result, now) for result in distinct.values()]
     own_targets = {result.call.target_id for result in results}
     pools = sorted({result.call.pool_id for result in results})
-    claims: list[Claim] = []
-    with transaction.atomic(savepoint=False):
-        if claim and not target_health.is_concerned(
-            results
-        ):  # nearly all results take this path: three round trips
-            with sql.pipeline(one_plan=True):
-                if not are_locked:
-                    lock_groups(groups)
-                ended = end_messages_later(endings, ["PROCESSING", "CANCELLED"], now)
-                waiting = WaitingQueue(now, own=groups, own_targets=own_targets, pools=pools)
-                in_time = _in_time(distinct, ended())
-                _record(results, in_time)
-                target_health.clear_failures([result for result in results if id(result) in in_time], now)
-                claims, _ = waiting.claim()
-        else:
-            if not are_locked:
-                lock_groups(groups)
-            in_time = _in_time(distinct, end_messages(endings, ["PROCESSING", "CANCELLED"], now))
-            _record(results, in_time)
+    if not are_locked:
+        lock_groups(groups)
+    if claim and not target_health.is_concerned(results):  # nearly all results take this path: three round trips
+        with sql.pipeline(one_plan=True):
+            ended = end_messages_later(endings, ["PROCESSING", "CANCELLED"], now)
+            waiting = WaitingQueue(now, own=groups, own_targets=own_targets, pools=pools)
+            in_time = _in_time(distinct, ended())
             on_time = [result for result in results if id(result) in in_time]
-            target_health.update_circuits(on_time, now)
+            _record(results, in_time)
             target_health.clear_failures(on_time, now)
-            if claim:
-                claims, _ = claim_next(now, own=groups, own_targets=own_targets, pools=pools)
-            else:
-                reschedule_groups(groups, now)
-        fault_injection.crash_point("outbox.finish.before_commit")
-        transaction.on_commit(partial(fault_injection.crash_point, "outbox.finish.committed"))
-    return claims
+            return waiting.claim_and_start(_places(on_time)) if start else (waiting.claim()[0], [])
+    in_time = _in_time(distinct, end_messages(endings, ["PROCESSING", "CANCELLED"], now))
+    _record(results, in_time)
+    on_time = [result for result in results if id(result) in in_time]
+    target_health.update_circuits(on_time, now)
+    target_health.clear_failures(on_time, now)
+    if claim:
+        return claim_next(now, own=groups, own_targets=own_targets, pools=pools)[0], []
+    reschedule_groups(groups, now)
+    return [], []
+
+
+def _places(ended: Sequence[AttemptResult]) -> FreedPlaces:
+    """Return the slots and the shares of these attempts."""
+    slots: dict[int, list[int]] = defaultdict(list)
+    for result in ended:
+        slots[result.call.pool_id].append(result.call.slot)
+    for numbers in slots.values():
+        numbers.sort(reverse=True)
+    return FreedPlaces(slots, Counter(result.call.organization_id for result in ended))
 
 
 def _in_time(distinct: Mapping[tuple[int, int], AttemptResult], ended: Mapping[int, str]) -> set[int]:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
+from typing import Any
 
 import structlog
 from django.conf import settings
@@ -19,7 +20,7 @@ from dispatch.outbox import metrics, sql
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.rules.admission import Circuit
 from dispatch.outbox.services import pool_slots, scheduling
-from dispatch.outbox.services.scheduling import Claim
+from dispatch.outbox.services.scheduling import Claim, StartedRow
 
 log = structlog.get_logger(__name__)
 
@@ -64,6 +65,7 @@ class DeliveryAttempt:
     target_id: int
     circuit: Circuit
     pool_id: int
+    slot: int
     is_probe: bool
     until: float
     # Why the attempt cannot be made; "" if it can.
@@ -113,7 +115,8 @@ class _Row:
     deferred_since: datetime | None
     webhook_id: str | None
     replays: int
-    is_probe: bool = field(default=False)
+    is_probe: bool = False
+    slot: int = 0
 
 
 def ticks() -> float:
@@ -178,29 +181,18 @@ def start_attempts(
     return answers, claims
 
 
-def begin_claimed(claims: Sequence[Claim], admit: Callable[[int], bool]) -> list[DeliveryAttempt]:
-    """Start attempts for messages that this transaction has claimed, if nothing has to be waited for.
+def build_started(rows: Sequence[StartedRow], asked: float) -> list[DeliveryAttempt]:
+    """Return what is needed to make the attempts that `WaitingQueue.claim_and_start` has started.
 
-    Return what is needed to make them after the commit. Messages of endpoints, circuits and pools in trouble stay
-    QUEUED, as do those that `admit(organization id)` refuses, and those of pools that are locked.
+    `asked`: `ticks()` before the request. Reads endpoints that have changed.
     """
-    asked, now = ticks(), clock.now()
-    with sql.pipeline(one_plan=True):
-        read = _read_rows(claim.id for claim in claims)
-        rows = [read[claim.id] for claim in claims if claim.id in read]
-        ready = [row for row in rows if _is_simple(row, now) and admit(row.organization_id)]
-        if not ready:
-            return []
-        slots = pool_slots.assign_slots([row.pool_id for row in ready], now, waits=False)
-        taken = [(row, given.slot) for row, given in zip(ready, slots, strict=True) if given.slot is not None]
-        started = _store_start(taken, now) if taken else []
+    started = []
+    for values in rows:
+        row = _row(values)
+        row.slot = values[-1]
+        started.append((row, row.calls))
+        metrics.delivery_seconds.observe(0.0)
     return _build_attempts(started, asked)
-
-
-def _is_simple(row: _Row, now: datetime) -> bool:
-    """Return whether nothing but a slot stands between the message and its attempt."""
-    is_expired = row.expires_at is not None and row.expires_at <= now
-    return row.status == "QUEUED" and not row.is_held and row.circuit.open_until is None and not is_expired
 
 
 def renew_leases(calls: Sequence[DeliveryAttempt]) -> dict[int, float]:
@@ -236,32 +228,37 @@ def _start(
     """Assign the available slots and tokens; append the remaining rows to `waits`."""
     if not ready:
         return []
-    taken: list[tuple[_Row, int]] = []
+    taken: list[_Row] = []
     for row, assigned in zip(ready, pool_slots.assign_slots([row.pool_id for row in ready], now), strict=True):
         if assigned.slot is None:
             waits.append((row, assigned.why))
         else:
-            taken.append((row, assigned.slot))
+            row.slot = assigned.slot
+            taken.append(row)
     return _store_start(taken, now) if taken else []
 
 
-def _store_start(taken: list[tuple[_Row, int]], now: datetime) -> list[tuple[_Row, int]]:
+def _store_start(taken: list[_Row], now: datetime) -> list[tuple[_Row, int]]:
     """Make the messages PROCESSING in their slots; return those that were QUEUED, with the attempt's number."""
     given = arrays(
-        [(row.id, row.epoch, row.pool_id, slot) for row, slot in taken],
+        [(row.id, row.epoch, row.pool_id, row.slot) for row in taken],
         ids=integers, epochs=integers, pools=integers, slots=integers,
     )  # fmt: skip
     started = sql.fetch_all(sql.START, {**given, "from": "QUEUED", "now": now, "lease": settings.OUTBOX_LEASE_S})
     numbers = {message_id: number for message_id, number, _ in started}
     for _, _, queued_at in started:
         metrics.delivery_seconds.observe(max(0.0, (now - queued_at).total_seconds()))
-    return [(row, numbers[row.id]) for row, _ in taken if row.id in numbers]
+    return [(row, numbers[row.id]) for row in taken if row.id in numbers]
 
 
 def _read_rows(message_ids: Iterable[int]) -> dict[int, _Row]:
     """Return the messages by id, with their groups, targets and endpoints' versions."""
     given = sql.fetch_all(sql.START_READ, {"ids": integers(message_ids)})
-    return {row[0]: _Row(*(*row[:18], Circuit(*row[18:23]), *row[23:27])) for row in given}
+    return {row[0]: _row(row) for row in given}
+
+
+def _row(values: Sequence[Any]) -> _Row:
+    return _Row(*values[:18], Circuit(*values[18:23]), *values[23:27])
 
 
 def _build_attempts(started: Sequence[tuple[_Row, int]], asked: float) -> list[DeliveryAttempt]:
@@ -278,8 +275,9 @@ def _build_attempt(
         id=row.id, epoch=row.epoch, number=number, organization_id=row.organization_id, group_id=row.group_id,
         group=row.group, mode=row.mode, type=row.type, sequence=row.sequence,
         url=endpoint.url if endpoint else row.url, payload=row.payload, attempts=row.attempts, endpoint=endpoint,
-        target_id=row.target_id, circuit=row.circuit, pool_id=row.pool_id, is_probe=row.is_probe,
-        until=asked + settings.OUTBOX_LEASE_S, problem=problems.get(row.endpoint_id or 0, ""),
+        target_id=row.target_id, circuit=row.circuit, pool_id=row.pool_id, slot=row.slot,
+        is_probe=row.is_probe, until=asked + settings.OUTBOX_LEASE_S,
+        problem=problems.get(row.endpoint_id or 0, ""),
         deferred_since=row.deferred_since, webhook_id=row.webhook_id, replays=row.replays,
     )  # fmt: skip
 

@@ -29,17 +29,16 @@ class Assignment:
     is_last: bool = False
 
 
-def assign_slots(pool_ids: Sequence[int], now: datetime, *, waits: bool = True) -> list[Assignment]:
+def assign_slots(pool_ids: Sequence[int], now: datetime) -> list[Assignment]:
     """Return one assignment per request; `pool_ids` names the pool of each. Call it in a transaction.
 
-    The caller stores the slots before the transaction ends. Without `waits`, pools that another transaction has
-    locked, or that have no gate yet, give no slots.
+    The caller stores the slots before the transaction ends.
     """
     pools = sorted(set(pool_ids))
-    locked = sql.fetch_later(sql.LOCK_GATES if waits else sql.TRY_LOCK_GATES, {"ids": pools})
+    locked = sql.fetch_later(sql.LOCK_GATES, {"ids": pools})
     in_use = sql.fetch_later(sql.SLOTS_IN_USE, {"ids": pools})
     gates, slots_used = locked(), in_use()
-    if waits and len(gates) < len(pools):
+    if len(gates) < len(pools):
         sql.execute(sql.ADD_GATES, {"ids": pools, "now": now})
         gates = sql.fetch_all(sql.LOCK_GATES, {"ids": pools})
         slots_used = sql.fetch_all(sql.SLOTS_IN_USE, {"ids": pools})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -31,6 +31,35 @@ class Claim:
     pool_code: str
     queued_at: datetime
     is_ordered: bool
+
+
+# A row of `sql.CLAIM_AND_START` whose message was started.
+StartedRow = tuple[Any, ...]
+
+
+@dataclass
+class FreedPlaces:
+    """What attempts that end in this transaction leave to the next: slots by pool, shares by organization.
+
+    Nobody else can take these slots before the transaction ends, so the gates of their pools need no lock.
+    """
+
+    slots: Mapping[int, list[int]]
+    shares: Counter[int]
+
+    def take(self, target: TargetState) -> int | None:
+        """Take a slot and a share for a message of this target, or return None if there is none.
+
+        Rates and open circuits need more than a slot: `attempts.start_attempts` starts such messages.
+        """
+        pool, organization_id = target.pool, target.organization_id
+        slots = self.slots.get(pool.id)
+        if target.circuit.open_until is not None or pool.rate_per_minute or not self.shares[organization_id]:
+            return None
+        if not slots or slots[-1] > pool.concurrency:
+            return None
+        self.shares[organization_id] -= 1
+        return slots.pop()
 
 
 @dataclass(frozen=True)
@@ -103,7 +132,21 @@ class WaitingQueue:
         Pools, rates, circuits and endpoints must allow each. Filter before LIMIT, so that blocked messages do not
         starve ready ones.
         """
-        now, limit = self._now, limit or settings.OUTBOX_BATCH_SIZE
+        claims, _, admission = self._take(limit or settings.OUTBOX_BATCH_SIZE)
+        return claims, admission
+
+    def claim_and_start(self, places: FreedPlaces) -> tuple[list[Claim], list[StartedRow]]:
+        """Claim a batch of messages as `claim` does, and start those that get one of the places.
+
+        These become PROCESSING. Return the claims of the others, and the rows of those started.
+        """
+        claims, started, _ = self._take(settings.OUTBOX_BATCH_SIZE, places)
+        return claims, started
+
+    def _take(
+        self, limit: int, places: FreedPlaces | None = None
+    ) -> tuple[list[Claim], list[StartedRow], AdmissionState]:
+        now = self._now
         admission = AdmissionState(map(_target_state, self._targets()), now)
         open_targets = [target for target in admission.targets.values() if admission.free(target.target_id) > 0]
         groups = _waiting_groups(open_targets, admission, limit, now)
@@ -114,12 +157,19 @@ class WaitingQueue:
         if others := [group_id for group_id in groups if group_id not in own]:
             heads += _heads(others, now)
         chosen, claimed_groups = _choose(heads, immediates, admission, limit, now)
-        claims = _request_claims(chosen, now)
+        targets = [admission.targets[target_id] for _, target_id in chosen]
+        pools = [(message_id, target.pool.id) for (message_id, _), target in zip(chosen, targets, strict=True)]
+        if places is None:
+            answer = _request_claims(pools, now)
+        else:
+            slots = map(places.take, targets)
+            answer = _request_starts([(*pair, slot) for pair, slot in zip(pools, slots, strict=True)], now)
         _save(heads, claimed_groups, now)
-        claimed = claims()
-        if left := claimed_groups - {claim.group_id for claim in claimed}:
+        claims, started = answer()
+        left = claimed_groups - {claim.group_id for claim in claims} - {row[4] for row in started}
+        if left:
             sql.execute(sql.KEEP_WAITING, {"ids": sorted(left), "now": now})
-        return claimed, admission
+        return claims, started, admission
 
 
 def _choose(
@@ -129,7 +179,7 @@ def _choose(
     limit: int,
     now: datetime,
 ) -> tuple[list[tuple[int, int]], set[int]]:
-    """Choose the messages to claim, as (message id, pool id); also return their groups.
+    """Choose the messages to claim, as (message id, target id); also return their groups.
 
     The longest waiting of each organization comes first, then the second of each, and so on: a batch that cannot
     hold all is divided equally among organizations.
@@ -156,7 +206,7 @@ def _choose(
         if len(chosen) >= limit:
             break
         if admission.take(target_id):
-            chosen.append((message_id, admission.targets[target_id].pool.id))
+            chosen.append((message_id, target_id))
             if group_id is not None:
                 groups.add(group_id)
     return chosen, groups
@@ -226,12 +276,36 @@ def _heads(group_ids: Sequence[int], now: datetime) -> list[_Head]:
     return [_Head(*row) for row in sql.fetch_all(sql.HEADS, sql.heads_of(group_ids, now))]
 
 
-def _request_claims(chosen: list[tuple[int, int]], now: datetime) -> Callable[[], list[Claim]]:
+def _request_claims(
+    chosen: list[tuple[int, int]], now: datetime
+) -> Callable[[], tuple[list[Claim], list[StartedRow]]]:
     if not chosen:
-        return list
+        return lambda: ([], [])
     place = {message_id: number for number, (message_id, _) in enumerate(chosen)}
     fetch_rows = sql.fetch_later(sql.CLAIM, {**arrays(chosen, ids=integers, pools=integers), "now": now})
-    return lambda: [claim_of(row, now) for row in sorted(fetch_rows(), key=lambda row: place[row[0]])]
+    return lambda: ([claim_of(row, now) for row in sorted(fetch_rows(), key=lambda row: place[row[0]])], [])
+
+
+def _request_starts(
+    chosen: list[tuple[int, int, int | None]], now: datetime
+) -> Callable[[], tuple[list[Claim], list[StartedRow]]]:
+    """Claim the messages, (id, pool id, slot), and start those that have a slot."""
+    if not chosen:
+        return lambda: ([], [])
+    place = {message_id: number for number, (message_id, _, _) in enumerate(chosen)}
+    given = arrays(chosen, ids=integers, pools=integers, slots=integers)
+    fetch_rows = sql.fetch_later(sql.CLAIM_AND_START, {**given, "now": now, "lease": settings.OUTBOX_LEASE_S})
+
+    def answer() -> tuple[list[Claim], list[StartedRow]]:
+        claims, started = [], []
+        for row in sorted(fetch_rows(), key=lambda row: place[row[0]]):
+            if row[-1] is not None:
+                started.append(row)
+            else:  # id, epoch, mode, group id, pool code, group key
+                claims.append(claim_of((row[0], row[1], row[5], row[4], row[-3], row[-2]), now))
+        return claims, started
+
+    return answer
 
 
 def claim_of(row: tuple[Any, ...], queued_at: datetime) -> Claim:

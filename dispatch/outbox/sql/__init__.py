@@ -13,6 +13,7 @@ from dispatch.core.db.prepared import columns, execute, fetch_all, fetch_later, 
 from dispatch.outbox.sql.attempts import (
     ADD_ATTEMPTS,
     ADD_GATES,
+    CLAIM_AND_START,
     CLEAR_FAILURES,
     END,
     LOCK_GATES,
@@ -24,7 +25,6 @@ from dispatch.outbox.sql.attempts import (
     SLOTS_IN_USE,
     START,
     START_READ,
-    TRY_LOCK_GATES,
     UNPROBE,
 )
 from dispatch.outbox.sql.changes import (
@@ -78,6 +78,7 @@ __all__ = [
     "ADD_MESSAGES",
     "APPLY_ACTION",
     "CLAIM",
+    "CLAIM_AND_START",
     "CLEAR_FAILURES",
     "DELETE_EMPTY_GROUPS",
     "DELETE_ENDED",
@@ -119,7 +120,6 @@ __all__ = [
     "START",
     "START_READ",
     "TARGET_STATES",
-    "TRY_LOCK_GATES",
     "TRY_LOCK_GROUPS",
     "UNPROBE",
     "WAITING_GROUPS",

@@ -4,17 +4,53 @@ from __future__ import annotations
 
 from dispatch.core.db.prepared import DB_NOW, EVENTS
 
-START_READ = """
-SELECT m.id, m.epoch, m.status, m.organization_id, m.group_id, m.mode, m.type, m.sequence, g.name,
+# What an attempt is made of.
+_ATTEMPT = """m.id, m.epoch, m.status, m.organization_id, m.group_id, m.mode, m.type, m.sequence, g.name,
        m.url, m.payload, m.attempts, m.calls, m.expires_at, m.endpoint_id, e.xmin::text,
        COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false),
        m.target_id, t.failures, t.openings, t.open_until, t.probe_until, t.failing_since,
-       COALESCE(e.pool_id, t.pool_id), m.deferred_since, m.webhook_id, m.replays
-FROM outbox_message m
-JOIN outbox_messagegroup g ON g.id = m.group_id
+       COALESCE(e.pool_id, t.pool_id), m.deferred_since, m.webhook_id, m.replays"""
+_ITS_ROWS = """JOIN outbox_messagegroup g ON g.id = m.group_id
 JOIN outbox_target t ON t.id = m.target_id
-LEFT JOIN outbox_endpoint e ON e.id = m.endpoint_id
+LEFT JOIN outbox_endpoint e ON e.id = m.endpoint_id"""
+START_READ = f"""
+SELECT {_ATTEMPT}
+FROM outbox_message m
+{_ITS_ROWS}
 WHERE m.id = ANY(%(ids)s::bigint[])
+"""
+# CLAIM, and for the messages that have a slot, START as well: one row version instead of two. An earlier statement
+# of this transaction freed the slots, so nobody else can have them.
+CLAIM_AND_START = f"""
+WITH free AS (
+    SELECT c.id, given.pool_id, given.slot
+    FROM unnest(%(ids)s::bigint[], %(pools)s::bigint[], %(slots)s::int[]) AS given(id, pool_id, slot)
+    JOIN outbox_message c ON c.id = given.id
+    WHERE c.status = 'PENDING' AND NOT c.in_flight
+    FOR NO KEY UPDATE OF c SKIP LOCKED
+), claimed AS (
+    UPDATE outbox_message m
+    SET status = CASE WHEN v.slot IS NULL THEN 'QUEUED' ELSE 'PROCESSING' END,
+        in_flight = true, epoch = m.epoch + 1, queued_at = %(now)s, waiting_for = '',
+        pool_id = v.pool_id, pool_slot = v.slot, calls = m.calls + num_nonnulls(v.slot),
+        started_at = CASE WHEN v.slot IS NOT NULL THEN %(now)s::timestamptz END,
+        lease_until = CASE WHEN v.slot IS NOT NULL THEN {DB_NOW} + make_interval(secs => %(lease)s) END
+    FROM free v
+    WHERE m.id = v.id AND m.status = 'PENDING' AND NOT m.in_flight
+    RETURNING m.*
+), appended AS (
+    {EVENTS}
+    SELECT m.organization_id, CASE WHEN m.pool_slot IS NULL THEN 'message.queued' ELSE 'message.processing' END,
+           'message', m.id, 'system', NULL, 'Dispatch',
+           CASE WHEN m.pool_slot IS NULL THEN jsonb_build_object('epoch', m.epoch)
+                ELSE jsonb_build_object('epoch', m.epoch, 'call', m.calls) END,
+           %(now)s
+    FROM claimed m
+)
+SELECT {_ATTEMPT}, p.code, g.key, m.pool_slot
+FROM claimed m
+JOIN capacity_dispatchpool p ON p.id = m.pool_id
+{_ITS_ROWS}
 """
 PROBE = f"""
 UPDATE outbox_target SET probe_until = {DB_NOW} + make_interval(secs => %(lease)s)
@@ -33,8 +69,6 @@ SELECT gate.pool_id, gate.full_at, p.concurrency, p.rate_per_minute, p.is_paused
 FROM outbox_poolgate gate JOIN capacity_dispatchpool p ON p.id = gate.pool_id
 WHERE gate.pool_id = ANY(%(ids)s::bigint[]) ORDER BY gate.pool_id FOR UPDATE OF gate
 """
-# The same, without the gates that another transaction has locked.
-TRY_LOCK_GATES = f"{LOCK_GATES.rstrip()} SKIP LOCKED"
 # Slots are held by messages, and by requests that belong to no message.
 SLOTS_IN_USE = f"""
 SELECT pool_id, pool_slot FROM outbox_message WHERE pool_slot IS NOT NULL AND pool_id = ANY(%(ids)s::bigint[])

@@ -93,9 +93,11 @@ WHERE id = ANY(ARRAY(
 ))
 """
 # The shortest time that a message spent on the queue, in seconds, among recently started attempts in progress.
+# Those that started when they were claimed passed no queue.
 QUEUE_LAG = """
 SELECT min(extract(epoch FROM started_at - queued_at))::float8 FROM outbox_message
 WHERE in_flight AND pool_id IS NOT NULL AND status = 'PROCESSING' AND started_at > %(since)s
+  AND started_at <> queued_at
 """
 
 # --- Retention ---
