@@ -178,8 +178,9 @@ class Processor:
                     await task
         await access_tokens.close()
         await client.close()
-        for thread in (self._start_thread, *self._finish_threads, self._publishing):
+        for thread in (self._start_thread, *self._finish_threads):
             await asyncio.to_thread(thread.close)
+        await asyncio.to_thread(self._publishing.close)
 
     def _start_attempts(self, tickets: Sequence[Ticket]) -> Sequence[StartResult]:
         first: dict[tuple[int, int], Ticket] = {}

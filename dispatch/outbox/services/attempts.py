@@ -258,7 +258,7 @@ def _read_rows(message_ids: Iterable[int]) -> dict[int, _Row]:
 
 
 def _row(values: Sequence[Any]) -> _Row:
-    return _Row(*values[:18], Circuit(*values[18:23]), *values[23:27])
+    return _Row(*(*values[:18], Circuit(*values[18:23]), *values[23:27]))
 
 
 def _build_attempts(started: Sequence[tuple[_Row, int]], asked: float) -> list[DeliveryAttempt]:
