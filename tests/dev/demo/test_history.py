@@ -22,7 +22,7 @@ from dispatch.core import clock
 from dispatch.core.models import Event, EventCursor
 from dispatch.core.runtime.loops import Loop, all_loops
 from dispatch.dev.demo import history, seed
-from dispatch.jobs.models import Candidate, Job, Offer, Submission
+from dispatch.jobs.models import Candidate, Job, JobNote, Offer, Submission
 from dispatch.jobs.timeline import _WORDS, load_timeline
 from dispatch.leads.models import Campaign, Lead
 from dispatch.outbox.explain import why_stuck
@@ -90,6 +90,18 @@ def test_every_open_state_is_present(company):
     counts = dict(Technician.objects.of(company).values_list("pk", "open_jobs"))
     assigned = Counter(open_jobs.filter(status="assigned").values_list("technician_id", flat=True))
     assert {pk: n for pk, n in counts.items() if n} == assigned
+
+
+def test_notes_are_on_open_jobs_and_one_mentions_the_dispatcher(company):
+    notes = JobNote.objects.of(company).select_related("author", "job")
+    assert len(notes) == 5
+    assert {note.job.ended_at for note in notes} == {None}
+    assert {note.author.email for note in notes} == {"dispatcher@demo.example", "night@demo.example"}
+    (mentioning,) = [note for note in notes if note.mentions]
+    row = Notification.objects.get(kind="job.note_written")
+    assert (row.user.email, row.read_at) == ("dispatcher@demo.example", None)
+    assert row.title == f"Noor Haddad mentioned you in a note on job {mentioning.job_id}"
+    assert [entry.text for entry in load_timeline(mentioning.job)][-1] == "Noor Haddad wrote a note"
 
 
 def test_reports_show_a_believable_past(company):

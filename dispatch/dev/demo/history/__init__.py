@@ -5,7 +5,8 @@ Nothing in the history is due, and its events have a transaction id below the cu
 loop, alert, call or text follows from them. Only open work continues: the campaigns call, and the schedules run.
 
 `customers` and `requests` draw the people and what they need; `crew` simulates who accepts; `rows` writes rows in
-bulk. `jobs`, `calls`, `open_jobs`, `campaigns`, `deliveries` and `runs` write the rows of one concern each.
+bulk. `jobs`, `calls`, `open_jobs`, `notes`, `campaigns`, `deliveries` and `runs` write the rows of one concern
+each.
 """
 
 from __future__ import annotations

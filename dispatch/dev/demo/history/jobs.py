@@ -19,7 +19,7 @@ from dispatch.dev.demo.history.customers import draw_customers
 from dispatch.dev.demo.history.requests import Request, draw_requests
 from dispatch.dev.demo.history.rows import Batch
 from dispatch.jobs import policies
-from dispatch.jobs.models import Candidate, Job, Offer, Submission
+from dispatch.jobs.models import Candidate, Job, Offer, ServiceType, Submission
 from dispatch.jobs.rules.duplicates import address_key
 from dispatch.technicians.rules import distance_words
 from notifications import rules
@@ -127,7 +127,7 @@ class JobWriter:
         """Make the job pending, and collect its alert for every dispatcher. Return the alert's row."""
         label = str(Job.PendingReason(reason).label)
         job.update(status="pending", pending_reason=reason, waiting_for="person", waiting_since=at)
-        service = self.crew.services[self._code(job)]
+        service = self.service_of(job)
         facts = {"service": service.name, "customer": job["customer_name"], "place": job["address"]}
         said = rules.message_of(rules.BY_KIND["job.pending"], {**facts, "id": job["id"], "reason_text": label})
         about = {
@@ -162,10 +162,11 @@ class JobWriter:
             row.update(settled_at=at, settled_how=how, read_at=row.get("read_at") or at)
         self.batch.event(at, "job.alert_settled", alert["subject_id"], alert_id=alert["id"], how=how)
 
-    # --- parts ---------------------------------------------------------------------------------------------------
+    def service_of(self, job: dict[str, Any]) -> ServiceType:
+        """Return the service of a job that was collected."""
+        return next(service for service in self.crew.services.values() if service.pk == job["service_type_id"])
 
-    def _code(self, job: dict[str, Any]) -> str:
-        return next(code for code, service in self.crew.services.items() if service.pk == job["service_type_id"])
+    # --- parts ---------------------------------------------------------------------------------------------------
 
     def _policy(self, code: str) -> dict[str, Any]:
         if code not in self._policies:

@@ -10,6 +10,7 @@ from typing import Any
 from dispatch.capacity.models import OutboundNumber
 from dispatch.dev.demo.history.crew import Cascade, Worker
 from dispatch.dev.demo.history.jobs import JobWriter, person
+from dispatch.dev.demo.history.notes import write_notes
 from dispatch.dev.demo.history.requests import Request, draw_request
 from dispatch.dev.demo.history.rows import Batch
 from dispatch.jobs.models import JobText
@@ -34,10 +35,11 @@ def write_open_jobs(batch: Batch, chance: random.Random, now: datetime) -> None:
     jobs = [today.assigned(minutes, started) for minutes, started in ASSIGNED]
     today.not_started()
     today.text_from_technician(*jobs[2])
-    today.nobody_accepted()
+    exhausted = today.nobody_accepted()
     today.nobody_near()
-    today.address_not_found()
-    today.paused()
+    lost = today.address_not_found()
+    paused = today.paused()
+    write_notes(writer, now, delayed=jobs[2][0], exhausted=exhausted, lost=lost, paused=paused)
     for worker in today.taken.values():
         Technician.objects.filter(pk=worker.row.pk).update(open_jobs=1)
 
@@ -75,8 +77,8 @@ class _Today:
             late, "job.not_started", job["id"], technician_id=worker.row.pk, technician=worker.row.name
         )
 
-    def nobody_accepted(self) -> None:
-        """Write a job that nobody accepted, with an open alert."""
+    def nobody_accepted(self) -> dict[str, Any]:
+        """Write a job that nobody accepted, with an open alert. Return its row."""
         request = self._request(11, "water-heater", priority=2)
         job, cascade = self._unanswered(request, 6)
         at = cascade.attempts[-1].settled_at
@@ -84,6 +86,7 @@ class _Today:
             job, at, "exhausted", next_action_at=self._now + NO_ESCALATION,
             next_repeat_at=self._now + NO_ESCALATION,
         )  # fmt: skip
+        return job
 
     def nobody_near(self) -> None:
         """Write a job for which nobody has the skill, and which a dispatcher has claimed."""
@@ -97,23 +100,25 @@ class _Today:
         self._writer.batch.add(Claim, subject_type="job", subject_id=job["id"], user_id=user.pk, claimed_at=taken)
         self._writer.batch.event(taken, "job.claimed", job["id"], person(user))
 
-    def address_not_found(self) -> None:
-        """Write a job without a position. Its alert was acknowledged."""
+    def address_not_found(self) -> dict[str, Any]:
+        """Write a job without a position. Its alert was acknowledged. Return its row."""
         request = self._request(21, "plumbing")
         job = self._writer.write_job(request, Cascade([]), status="pending", pending_reason="no_position")
         job.update(address="The blue house behind the feed store, Maricopa", lat=None, lng=None)
         job.update(position_source="", address_key="")
         alert = self._writer.hand_over(job, request.at + timedelta(seconds=0.5), "no_position")
         self._writer.acknowledge(alert, request.at + timedelta(minutes=1), self._writer.dispatchers[0])
+        return job
 
-    def paused(self) -> None:
-        """Write a job that a dispatcher paused after one technician declined."""
+    def paused(self) -> dict[str, Any]:
+        """Write a job that a dispatcher paused after one technician declined. Return its row."""
         request = self._request(26, "electrical")
         job, _ = self._unanswered(request, 1)
         at, user = self._now - timedelta(minutes=22), self._writer.dispatchers[0]
         job.update(status="dispatching", paused_at=at, waiting_for="person", waiting_since=at)
         note = "Customer will call back at noon."
         self._writer.batch.event(at, "job.paused", job["id"], person(user), note=note)
+        return job
 
     def text_from_technician(self, job: dict[str, Any], worker: Worker) -> None:
         """Write an unanswered text from the job's technician."""
