@@ -27,12 +27,13 @@ class Rule:
     is acknowledged). `to`: DISPATCHERS, ADMINS or EVERYBODY (see `choose_recipients`). `title` and `parts` are
     filled with the event's data, the subject's `id`, the `actor`, and the subject's facts; a part without a value
     is left out. `ends`: event kinds about the same subject that end the cause, each with the phrase that follows
-    the actor's name. `when`: whether this event notifies. `once_in_s`: minimum seconds between two notifications
-    of this kind in one organization. `email`: send email by default. `says`: further values derived from the
-    event's data, by name. `many`: the title of one notification for `count` events about the same subject whose
-    data have the same value of the field `same`; for events that come from outside in any number. `owner`: the
-    field of the event's data with the id of the only user whom it concerns, or a list of ids; without a value,
-    `to` applies.
+    the actor's name. `withdraws`: the same, for kinds that take away what the notification is about: such an event
+    withdraws the notifications of the events whose data have its value of the field `same`. `when`: whether this
+    event notifies. `once_in_s`: minimum seconds between two notifications of this kind in one organization.
+    `email`: send email by default. `says`: further values derived from the event's data, by name. `many`: the
+    title of one notification for `count` events about the same subject whose data have the same value of the
+    field `same`; for events that come from outside in any number. `owner`: the field of the event's data with the
+    id of the only user whom it concerns, or a list of ids; without a value, `to` applies.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Rule:
     parts: tuple[str, ...] = ()
     to: str = DISPATCHERS
     ends: Mapping[str, str] = field(default_factory=dict)
+    withdraws: Mapping[str, str] = field(default_factory=dict)
     when: Callable[[Mapping[str, Any]], bool] = lambda data: True
     once_in_s: int = 0
     email: bool = False
@@ -205,6 +207,7 @@ TABLE: tuple[Rule, ...] = (
         "job.note_written", TOAST, mark("A colleague mentioned you in a note"),
         "{actor} mentioned you in a note on job {id}", ("{service}", "{customer}", "{place}"),
         owner="mentioned", when=lambda data: bool(data.get("mentioned")),
+        withdraws={"job.note_deleted": "deleted the note"}, same="note_id",
     ),
     Rule(
         "technician.may_not_come", CRITICAL, mark("A technician with open jobs opted out of texts"),
@@ -368,9 +371,11 @@ BY_KIND = {rule.kind: rule for rule in TABLE}
 KIND_CHOICES = [(rule.kind, rule.label) for rule in TABLE]
 # Event kind → the rules whose cause it ends.
 ENDS = {kind: [rule for rule in TABLE if kind in rule.ends] for rule in TABLE for kind in rule.ends}
+# Event kind → the rules whose notifications it withdraws.
+WITHDRAWS = {kind: [rule for rule in TABLE if kind in rule.withdraws] for rule in TABLE for kind in rule.withdraws}
 # Membership changes, after which open sockets check their access again.
 MEMBERSHIPS = ("membership.changed", "membership.removed", "membership.sessions_ended")
-KINDS = (*BY_KIND, *ENDS, *MEMBERSHIPS)
+KINDS = (*BY_KIND, *ENDS, *WITHDRAWS, *MEMBERSHIPS)
 
 
 @dataclass(frozen=True)
@@ -418,7 +423,8 @@ def message_of(rule: Rule, values: Mapping[str, Any]) -> Message:
 def describe_resolution(kind: str, rule: Rule, actor: str, data: Mapping[str, Any]) -> str:
     """Describe how the cause ended, as a sentence without a period."""
     to = f" to {data['technician']}" if data.get("technician") else ""
-    return f"{actor} {rule.ends[kind].format(to=to)}"[:MAX_HOW]
+    phrase = rule.ends.get(kind) or rule.withdraws[kind]
+    return f"{actor} {phrase.format(to=to)}"[:MAX_HOW]
 
 
 def _fill(template: str, values: Mapping[str, Any]) -> str:

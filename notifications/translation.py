@@ -88,7 +88,7 @@ def details_of(rule: Rule) -> list[str]:
 def outcomes_of(rule: Rule) -> list[str]:
     """Return the forms of how the rule's cause ends, such as "{actor} assigned the job to {name}"."""
     found: list[str] = []
-    for phrase in rule.ends.values():
+    for phrase in (*rule.ends.values(), *rule.withdraws.values()):
         found += [
             f"{{actor}} {phrase.format(to=to)}" for to in ((" to {name}", "") if "{to}" in phrase else ("",))
         ]

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from dispatch.core import clock, events
 from dispatch.core.events import SYSTEM, Actor
@@ -55,15 +56,7 @@ def cancel_deliveries(alert: Alert, *, reason: str, actor: Actor = SYSTEM, but_c
 
     `but_call`: the call in which a user just acknowledged the alert, which continues until its goodbye.
     """
-    ways = Delivery.objects.filter(notification__alert=alert, status__in=OPEN)
-    waiting = ways.exclude(channel__in=(Channel.VOICE, Channel.SMS), status="sending")
-    waiting.update(status=Delivery.Status.DROPPED, next_attempt_at=None, ended_at=clock.now())
-    by_phone = list(
-        Delivery.objects.filter(notification__alert=alert)
-        .exclude(channel__in=(Channel.EMAIL, Channel.CHAT, Channel.PUSH))
-        .values_list("pk", flat=True)
-    )
-    telephony.cancel_texts(Q(purpose="alert", subject_id__in=by_phone), actor=actor)
+    by_phone = drop_deliveries(Delivery.objects.filter(notification__alert=alert), actor=actor)
     calls = Call.objects.filter(purpose=Call.Purpose.ALERT, ended_at=None, subject_id__in=by_phone)
     for call_id in calls.order_by("pk").values_list("pk", flat=True):
         if call_id == but_call:
@@ -72,8 +65,23 @@ def cancel_deliveries(alert: Alert, *, reason: str, actor: Actor = SYSTEM, but_c
     push_messages.close_alert(alert)
 
 
-def resolve_alerts(event: Event, kind: str, how: str) -> None:
-    """Resolve the alerts raised before this event whose cause it ended, including acknowledged ones."""
+def drop_deliveries(deliveries: QuerySet[Delivery], *, actor: Actor = SYSTEM) -> list[int]:
+    """Drop those of the deliveries that wait, and cancel their texts. Return the ids of the texts and calls."""
+    waiting = deliveries.filter(status__in=OPEN).exclude(
+        channel__in=(Channel.VOICE, Channel.SMS), status="sending"
+    )
+    waiting.update(status=Delivery.Status.DROPPED, next_attempt_at=None, ended_at=clock.now())
+    others = (Channel.EMAIL, Channel.CHAT, Channel.PUSH)
+    by_phone = list(deliveries.exclude(channel__in=others).values_list("pk", flat=True))
+    telephony.cancel_texts(Q(purpose="alert", subject_id__in=by_phone), actor=actor)
+    return by_phone
+
+
+def resolve_alerts(event: Event, kind: str, how: str, *, of_events: Collection[int] | None = None) -> None:
+    """Resolve the alerts raised before this event whose cause it ended, including acknowledged ones.
+
+    `of_events`: only the alerts that these events raised.
+    """
     about = Alert.objects.of(event.organization_id).filter(
         ~Q(status=Alert.Status.SETTLED),
         kind=kind,
@@ -81,6 +89,8 @@ def resolve_alerts(event: Event, kind: str, how: str) -> None:
         subject_id=event.subject_id,
         event_id__lt=event.pk,
     )
+    if of_events is not None:
+        about = about.filter(event_id__in=of_events)
     for alert in about.select_for_update(no_key=True).order_by("pk"):
         was_open = alert.status == Alert.Status.OPEN
         alert.status = Alert.Status.SETTLED

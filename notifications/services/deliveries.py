@@ -24,6 +24,7 @@ from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call, Text
 from notifications import metrics, rendering
 from notifications.models import Alert, Channel, Delivery, Notification, PushMessage
+from notifications.rules import BY_KIND
 from notifications.services import alerts, phone_confirmation, push_messages
 from notifications.services.preferences import call_pool
 
@@ -117,8 +118,11 @@ def open_deliveries() -> QuerySet[Delivery]:
 
 
 def is_needed(row: Notification) -> bool:
-    """Return whether the notification still matters: it doesn't once its alert is acknowledged or resolved."""
-    return row.alert is None or row.alert.status == Alert.Status.OPEN
+    """Return whether the notification still matters: not once its alert has ended or what it is about is gone."""
+    if row.alert is not None:
+        return row.alert.status == Alert.Status.OPEN
+    rule = BY_KIND.get(row.kind)
+    return row.settled_at is None or rule is None or not rule.withdraws
 
 
 def _retry_delay(row: Delivery) -> timedelta | None:

@@ -21,7 +21,7 @@ from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from notifications import live_updates, rules, sql
 from notifications.models import Alert, Channel, Delivery, Level, Notification, Route
-from notifications.services import alerts, chat_channels, ownership, push_subscriptions
+from notifications.services import alerts, chat_channels, ownership, push_subscriptions, withdrawal
 from notifications.services.preferences import Wants, plan_of, wants_of
 from notifications.services.push_messages import PUSH_LOOP
 from notifications.subjects import facts_of
@@ -56,6 +56,8 @@ def _end(event: Event) -> None:
         for rule in ended:
             _resolve(rule, event)
         ownership.delete_ownership(event)
+    for rule in rules.WITHDRAWS.get(event.kind, ()):
+        withdrawal.withdraw(rule, event)
     if event.kind in rules.MEMBERSHIPS:
         live_updates.notify_members_changed(event.organization_id)
 
@@ -75,6 +77,8 @@ def people_of(organization_id: int) -> rules.People:
 def _notify(rule: rules.Rule, event: Event) -> None:
     if Alert.objects.of(event.organization_id).filter(event_id=event.pk).exists():
         return  # handled early, or in an earlier read of the log
+    if withdrawal.is_withdrawn(rule, event):
+        return
     route = _route(rule, event)
     if not route.is_on or (rule.once_in_s and _was_notified_recently(rule, event)):
         return

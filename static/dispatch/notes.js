@@ -120,12 +120,30 @@
     if (option) choose(option);
   });
 
-  /* The list was replaced, or the whole section after a note was written. */
+  /* Where the list was scrolled to before it changed. */
+  let kept = null;
+  const written = () => document.querySelector("#notes-list ol");
+  document.addEventListener("DOMContentLoaded", () => { if (written()) written().scrollTop = written().scrollHeight; });
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    if (!["notes", "notes-list", "notes-more"].includes(event.detail.target?.id)) return;
+    const { scrollTop: top, scrollHeight: height, clientHeight } = written();
+    kept = { top, height, isAtEnd: top + clientHeight >= height - 8 };
+  });
+
+  /* Earlier notes were put above those that are being read. */
+  function earlierShown() {
+    written().scrollTop = kept.top + written().scrollHeight - kept.height;
+    if (document.activeElement === document.body) written().focus({ preventScroll: true });
+  }
+
+  /* The list was replaced, or the whole section after a note was written. A reader of earlier notes stays there. */
   document.addEventListener("htmx:afterSettle", (event) => {
     const notes = document.getElementById("notes-list");
-    if (!notes || !["notes", "notes-list", "drawer-slot"].includes(event.detail.target?.id)) return;
-    const written = notes.querySelector("ol");
-    written.scrollTop = written.scrollHeight;
+    const target = event.detail.target?.id;
+    if (notes && target === "notes-more") return earlierShown();
+    if (!notes || !["notes", "notes-list", "drawer-slot"].includes(target)) return;
+    const isKept = target === "notes-list" && kept && !kept.isAtEnd;
+    written().scrollTop = isKept ? kept.top : written().scrollHeight;
     const count = document.getElementById("notes-count");
     count.textContent = notes.dataset.count;
     count.hidden = notes.dataset.count === "0";

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -10,6 +11,7 @@ from django.test import Client
 
 from accounts.models import Membership, User
 from accounts.tenancy import actor_of
+from dispatch.console.board import notes as panel
 from dispatch.core import clock
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
@@ -18,8 +20,11 @@ from dispatch.jobs import personal, timeline
 from dispatch.jobs.models import Job, JobNote
 from dispatch.jobs.rules.mentions import find_mentions
 from dispatch.jobs.services import notes
-from notifications.models import Notification
-from notifications.services.notifications import handle
+from notifications.models import Alert, Delivery, Notification, Route
+from notifications.services import ownership
+from notifications.services.deliveries import is_needed
+from notifications.services.notifications import handle, handle_early, read
+from notifications.services.preferences import Wants, save_preference
 from tests.api.client import Api
 from tests.console.test_board import HTMX, Desk
 from tests.support import factories as make
@@ -78,6 +83,81 @@ def test_each_mentioned_member_is_notified_once_and_nobody_else(desk, kim):
     write(desk, "Nobody is mentioned here", job)
     assert notified() == ["Kim"]
     assert [entry.text for entry in timeline.load_timeline(job)][-2:] == ["Dana wrote a note"] * 2
+
+
+def emailed_toast(desk: Desk, user: User) -> None:
+    wants = Wants(shown=True, email=True, sms=False, voice=False)
+    save_preference(user, desk.organization.pk, "job.note_written", wants, actor=actor_of(user))
+
+
+def test_deleted_note_withdraws_unread_notifications_and_unsent_email(desk, kim, browser):
+    lee = make.dispatcher(desk.organization, "Lee")
+    job = desk.job()
+    for person in (kim, lee):
+        emailed_toast(desk, person)
+    claimed = ownership.claim(desk.organization, "job", job.pk, user=kim, actor=actor_of(kim))
+    wrong, right = write(desk, "@Kim and @Lee: cancel it", job), write(desk, "@Kim: keep it", job)
+    notified()
+    read(lee, desk.organization.pk)
+    notes.delete_note(job.pk, wrong.pk, actor=actor_of(desk.person), is_admin=False)
+    for _ in range(2):  # the event is handled early, and again in order
+        handle([Event.objects.get(kind="job.note_deleted")])
+    gone, kept = Notification.objects.filter(user=kim).order_by("pk")
+    assert (gone.settled_how, gone.read_at is None) == ("Dana deleted the note", False)
+    assert (kept.settled_at, kept.read_at) == (None, None), f"the note {right.pk} still exists"
+    assert Notification.objects.get(user=lee).settled_at is None, "it was read"
+    email = [Delivery.objects.get(notification=row).status for row in (gone, kept)]
+    assert email == ["dropped", "waiting"]
+    assert not is_needed(gone)
+    assert is_needed(kept)
+    shown = browser(kim).get("/notifications/").content.decode()
+    assert "Dana deleted the note" in shown
+    claimed.refresh_from_db()
+    assert claimed.user == kim, "the job's problem is still hers"
+
+
+def test_note_that_was_deleted_at_once_notifies_nobody(desk, kim):
+    note = write(desk, "@Kim: wrong job", job := desk.job())
+    notes.delete_note(job.pk, note.pk, actor=actor_of(desk.person), is_admin=False)
+    handle_early(Event.objects.get(kind="job.note_deleted"))
+    assert notified() == []
+
+
+def test_deleted_note_resolves_the_alert_that_an_admins_rule_made_of_it(desk, kim):
+    Route.objects.create(organization=desk.organization, kind="job.note_written", level="critical", is_on=True)
+    note = write(desk, "@Kim: cancel it", job := desk.job())
+    notified()
+    assert Alert.objects.get().status == "open"
+    notes.delete_note(job.pk, note.pk, actor=actor_of(desk.person), is_admin=False)
+    handle_early(Event.objects.get(kind="job.note_deleted"))
+    assert Alert.objects.get().settled_how == "Dana deleted the note"
+    assert not Notification.objects.get(user=kim).is_open_alert
+
+
+def test_earlier_notes_are_reached_page_by_page_and_stay_shown(desk, monkeypatch):
+    monkeypatch.setattr(panel, "PAGE", 3)
+    monkeypatch.setattr(panel, "MAX_SHOWN", 7)
+    job = desk.job()
+    written = [write(desk, f"Text {number:02}", job) for number in range(8)]
+    path = f"/board/jobs/{job.pk}/notes/"
+
+    def see(query: str, **how) -> tuple[list[str], str]:
+        page = desk.see(f"{path}{query}", **how)
+        found = re.search(r'href="([^"]+)"[^>]*>Show earlier notes <span class="quiet">\((\d) more\)', page)
+        return re.findall(r"Text (\d\d)", page), f"{found[2]}: {found[1]}" if found else ""
+
+    assert see("", headers=HTMX) == (["05", "06", "07"], f"5: {path}?before={written[5].pk}")
+    assert 'data-count="8"' in desk.see(path, headers=HTMX)
+    earlier = f"?part=earlier&before={written[5].pk}"
+    assert see(earlier, headers=HTMX) == (["02", "03", "04"], f"2: {path}?before={written[2].pk}")
+    assert see(f"?part=earlier&before={written[2].pk}", headers=HTMX) == (["00", "01"], "")
+    assert see(f"?before={written[2].pk}") == (["00", "01"], ""), "without JavaScript"
+    shown = f"?part=list&from={written[5].pk}&from={written[2].pk}&from="
+    assert see(shown, headers=HTMX) == (["02", "03", "04", "05", "06", "07"], f"2: {path}?before={written[2].pk}")
+    assert see(f"?part=list&from={written[0].pk}", headers=HTMX)[1] == f"1: {path}?before={written[1].pk}"
+    kept = {"do": "delete", "note": written[6].pk, "from": ["", written[2].pk]}
+    answer = desk.client.post(f"{path}?part=list", kept, headers=HTMX).content.decode()
+    assert re.findall(r"Text (\d\d)", answer) == ["02", "03", "04", "05", "07"]
 
 
 def test_fifty_members_are_mentioned_in_one_note(desk):

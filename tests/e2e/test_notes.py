@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import expect
 
+from accounts.tenancy import actor_of
 from dispatch.jobs.models import JobNote
+from dispatch.jobs.services import notes
 from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
 from tests.e2e.test_board import accessible, live, tell_people
@@ -13,6 +15,44 @@ from tests.harness.jobs import Floor
 from tests.support import factories as make
 
 pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_earlier_notes_appear_above_those_that_are_read(floor: Floor, sign_in, width, scheme):
+    job = floor.started()
+    dana = make.dispatcher(floor.organization, "Dana Reyes")
+    for number in range(230):
+        notes.write_note(job.pk, f"Note {number:03} about the gate", actor=actor_of(dana))
+    page = live(sign_in(dana, path=f"/board/?job={job.pk}", width=width, scheme=scheme))
+    written = page.locator("#notes-list")
+    shown = written.locator("li:not(.more)")
+    expect(shown).to_have_count(100)
+    page.locator("#notes").scroll_into_view_if_needed()
+    expect(shown.last).to_be_in_viewport()
+    more = page.get_by_role("link", name="Show earlier notes")
+    expect(more).to_contain_text("(130 more)")
+    more.focus()
+    shot(page, f"notes-earlier-{width}-{scheme}")
+    more.press("Enter")
+    expect(shown).to_have_count(200)
+    expect(more).to_contain_text("(30 more)")
+    expect(more).to_be_focused()
+    more.press("Enter")
+    expect(shown).to_have_count(230)
+    expect(more).to_have_count(0)
+    expect(written.locator("ol")).to_be_focused()
+    accessible(page)
+    written.locator("ol").evaluate("list => list.scrollTop = 0")
+    expect(shown.first).to_be_in_viewport()
+    notes.write_note(job.pk, "A colleague adds one", actor=actor_of(make.dispatcher(floor.organization, "Kim")))
+    expect(shown).to_have_count(231)
+    expect(shown.first).to_be_in_viewport()
+    shot(page, f"notes-all-{width}-{scheme}")
+    page.once("dialog", lambda dialog: dialog.accept())
+    shown.first.get_by_role("button", name="Delete note").click()
+    expect(shown).to_have_count(230)
+    expect(shown.first).to_contain_text("Note 001")
+    expect(shown.first).to_be_in_viewport()
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
@@ -68,3 +108,15 @@ def test_a_mention_brings_a_colleague_to_the_job(floor: Floor, sign_in, width, s
     page.get_by_role("button", name="Delete note").click()
     expect(written.locator("li")).to_have_count(0)
     expect(theirs.locator("#notes-list li")).to_have_count(0)
+
+    live(theirs)
+    text.fill("@Kim Lee: cancel it")
+    text.press("Control+Enter")
+    expect(written.locator("li")).to_have_count(1)
+    tell_people()
+    expect(theirs.locator("#notices")).to_contain_text("mentioned you in a note")
+    page.once("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Delete note").click()
+    expect(written.locator("li")).to_have_count(0)
+    tell_people()
+    expect(theirs.locator("#notices")).not_to_contain_text("mentioned you in a note")

@@ -14,19 +14,26 @@ from accounts.models import Membership
 from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
-from dispatch.core.ids import read_id
+from dispatch.core.ids import read_id, read_ids
 from dispatch.jobs.models import Job, JobNote
 from dispatch.jobs.models.notes import MAX_NOTE_TEXT
 from dispatch.jobs.services import notes
 
-# The latest notes that the panel shows.
-MAX_NOTES = 100
+# Notes on a page: the panel shows the latest, and earlier ones on demand.
+PAGE = 100
+# The list keeps the pages that were opened, up to this many notes.
+MAX_SHOWN = 1000
+PARTS = {"list": "_notes_list", "earlier": "_notes_entries"}
 
 
 @require_http_methods(["GET", "POST"])
 @console_view
 def show_notes(request: HttpRequest, job_id: int) -> HttpResponse:
-    """Render the notes (`?part=list`: only the list), write one, or delete one (`do=delete`)."""
+    """Render the notes, write one, or delete one (`do=delete`).
+
+    `?part=list` renders only the list, with all notes from the id `from` on, and `?part=earlier` the entries of a
+    page of those before the id `before`.
+    """
     job = get_object_or_404(Job.objects.of(request.organization), pk=job_id)
     refused, text = "", ""
     if request.method == "POST" and request.POST.get("do") == "delete":
@@ -38,14 +45,17 @@ def show_notes(request: HttpRequest, job_id: int) -> HttpResponse:
             text = ""
         except ValidationError as error:
             refused = " ".join(error.messages)
-    if not views_base.is_fragment(request) and not refused:
+    before = read_id(request.GET.get("before"))
+    if not views_base.is_fragment(request) and not refused and before is None:
         return HttpResponseRedirect(f"{reverse('console:board')}?job={job.pk}")
-    given = {"job": job, "notes": build_notes(request, job), "note_refused": refused, "note_text": text}
+    shown = build_notes(request, job, before=before, begin=_shown_from(request))
+    given = {"job": job, "notes": shown, "note_refused": refused, "note_text": text}
     if not views_base.is_fragment(request):
+        status = 422 if refused else 200
         return views_base.render_page(
-            request, "console/board/note.html", {**given, "current": "board"}, status=422
+            request, "console/board/note.html", {**given, "current": "board"}, status=status
         )
-    part = "_notes_list" if request.GET.get("part") == "list" else "_notes"
+    part = PARTS.get(request.GET.get("part", ""), "_notes")
     return views_base.render_fragment(request, f"console/board/{part}.html", given)
 
 
@@ -58,11 +68,23 @@ def list_members(request: HttpRequest) -> HttpResponse:
     return JsonResponse({"names": list(dict.fromkeys(names))})
 
 
-def build_notes(request: HttpRequest, job: Job) -> dict[str, Any]:
-    """Return the job's latest notes, oldest first, each with its text in `parts`, and how many earlier ones."""
-    rows = list(job.written_notes.select_related("author").order_by("-pk")[: MAX_NOTES + 1])
-    count = len(rows) if len(rows) <= MAX_NOTES else job.written_notes.count()
-    rows = rows[:MAX_NOTES]
+def build_notes(
+    request: HttpRequest, job: Job, *, before: int | None = None, begin: int | None = None
+) -> dict[str, Any]:
+    """Return a page of the job's notes, oldest first, each with its text in `parts`, and how many earlier ones.
+
+    It is the latest page, or the one before the id `before`. With `begin`, the latest page has at least all notes
+    from this id on, up to MAX_SHOWN.
+    """
+    notes_of_job = job.written_notes.order_by("-pk")
+    found = notes_of_job if before is None else notes_of_job.filter(pk__lt=before)
+    size = PAGE
+    if before is None and begin is not None:
+        size = min(max(PAGE, found.filter(pk__gte=begin).count()), MAX_SHOWN)
+    rows = list(found.select_related("author")[: size + 1])
+    is_complete = len(rows) <= size
+    rows = rows[:size]
+    earlier = 0 if is_complete else found.filter(pk__lt=rows[-1].pk).count()
     is_admin = request.role == Membership.Role.ADMIN
     entries = [
         {
@@ -72,7 +94,13 @@ def build_notes(request: HttpRequest, job: Job) -> dict[str, Any]:
         }
         for note in reversed(rows)
     ]
-    return {"entries": entries, "count": count, "earlier": count - len(rows), "longest": MAX_NOTE_TEXT}
+    return {
+        "entries": entries,
+        "count": len(rows) + earlier if before is None else notes_of_job.count(),
+        "earlier": earlier,
+        "begin": rows[-1].pk if rows else "",
+        "longest": MAX_NOTE_TEXT,
+    }
 
 
 def split_text(note: JobNote) -> list[tuple[str, bool]]:
@@ -87,6 +115,12 @@ def split_text(note: JobNote) -> list[tuple[str, bool]]:
         begin = mention["end"]
     parts.append((note.text[begin:], False))
     return [part for part in parts if part[0]]
+
+
+def _shown_from(request: HttpRequest) -> int | None:
+    """Return the id of the earliest note that the list on the page shows: one of each page that was opened."""
+    given = request.POST if request.method == "POST" else request.GET
+    return min(read_ids(given.getlist("from")), default=None)
 
 
 def _delete_note(request: HttpRequest, job: Job) -> None:
