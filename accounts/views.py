@@ -19,6 +19,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 from accounts import demo_logins, invitations, services
 from accounts.invitations import Invitation
 from accounts.models import User
+from accounts.phone_inputs import PhoneInput, use_region
 from accounts.sso import sessions as sso
 
 
@@ -51,14 +52,13 @@ class DetailsForm(forms.Form):
     def __init__(self, invitation: Invitation, data: Any = None) -> None:
         initial = {"name": invitation.suggested_name, "phone": invitation.suggested_phone}
         super().__init__(data, initial=initial)
-        self.fields["phone"] = PhoneNumberField(
-            region=invitation.membership.organization.default_region,
+        phone = self.fields["phone"] = PhoneNumberField(
             required=False,
             label=_("Your phone"),
             help_text=_("Alerts from all your organizations go to this number. Correct it if it isn't yours."),
-            error_messages={"invalid": _("Enter a valid phone number, for example +16025550123.")},
-            widget=UnfoldAdminTextInputWidget(attrs={"type": "tel", "autocomplete": "tel"}),
+            widget=PhoneInput(attrs={"autocomplete": "tel"}),
         )
+        use_region(phone, invitation.membership.organization.default_region)
 
     @property
     def confirmed(self) -> dict[str, str]:

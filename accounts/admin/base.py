@@ -54,6 +54,7 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext
+from phonenumber_field.formfields import PhoneNumberField
 from rest_framework.exceptions import APIException
 from unfold.admin import ModelAdmin, StackedInline, TabularInline
 from unfold.dataclasses import UnfoldAction
@@ -74,10 +75,11 @@ from accounts.admin.tenant_scope import (
     owned_filter,
 )
 from accounts.models import Organization
+from accounts.phone_inputs import use_region
 from accounts.scoping import OwnedModel
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id
-from dispatch.core.phone_numbers import format_national
+from dispatch.core.phone_numbers import InvalidPhone, format_national, parse_phone
 
 __all__ = ["ACT", "EVERYTHING", "VIEW", "OwnedAdmin", "OwnedForm", "OwnedStackedInline", "OwnedTabularInline"]
 
@@ -171,7 +173,17 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         """
         if len(search_term) > MAX_SEARCH_LENGTH or len(search_term.split()) > MAX_SEARCH_WORDS:
             raise BadRequest(gettext("Search for at most {count} words.").format(count=MAX_SEARCH_WORDS))
-        return super().get_search_results(request, queryset, search_term)
+        return super().get_search_results(request, queryset, self._stored_form(request, search_term))
+
+    def _stored_form(self, request: HttpRequest, text: str) -> str:
+        """Return a formatted phone number as it is stored, if the page searches phones; other texts unchanged."""
+        searched = {name.lstrip("^=@") for name in self.get_search_fields(request)}
+        if text.isdigit() or searched.isdisjoint(widgets.phone_fields(self.model)):
+            return text
+        try:
+            return str(parse_phone(text, getattr(request.organization, "default_region", "")).as_e164)
+        except InvalidPhone:
+            return text
 
     def get_list_select_related(self, request: HttpRequest) -> Any:
         relations = super().get_list_select_related(request)
@@ -269,6 +281,9 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         form = super().get_form(request, obj, change, **kwargs)
         if issubclass(self.model, OwnedModel) and (field := form.base_fields.get("organization")):
             self._prepare_organization(field, request, obj)
+        for field in form.base_fields.values():  # of a row without an organization; OwnedForm knows others
+            if isinstance(field, PhoneNumberField):
+                use_region(field, getattr(request.organization, "default_region", ""))
         return form
 
     def _prepare_organization(self, field: Any, request: HttpRequest, obj: models.Model | None) -> None:

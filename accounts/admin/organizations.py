@@ -29,6 +29,7 @@ from accounts.alert_phones import AlertPhone, with_alert_phone
 from accounts.auth import second_factor, security_mail, sessions
 from accounts.auth.throttling import parse_rate, take_tokens
 from accounts.models import Membership, Organization, User
+from accounts.phone_inputs import PhoneInput
 from accounts.sso import services as sso
 from dispatch.core.labels import BadgeColors, label, translate_label
 from dispatch.core.stored_texts import mark_stored
@@ -230,7 +231,7 @@ class NewMemberForm(OwnedForm):
     phone = PhoneNumberField(
         label=_("Phone"),
         required=False,
-        widget=UnfoldAdminTextInputWidget,
+        widget=PhoneInput,
         help_text=_("The invitee confirms it when joining."),
     )
 

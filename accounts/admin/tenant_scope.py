@@ -13,10 +13,12 @@ from django.contrib.admin.utils import get_fields_from_path
 from django.db import models
 from django.http import HttpRequest
 from django.utils.translation import gettext
+from phonenumber_field.formfields import PhoneNumberField
 
 from accounts.models import Membership, Organization, User
+from accounts.phone_inputs import use_region
 from accounts.scoping import OwnedModel
-from dispatch.core.ids import read_ids
+from dispatch.core.ids import read_id, read_ids
 
 VIEW = frozenset({"view"})
 ACT = frozenset({"view", "act"})
@@ -104,7 +106,28 @@ def organization_id_of(row: models.Model) -> int | None:
 
 
 class OwnedForm(forms.ModelForm):
-    """Reject relations between rows of two organizations, and check constraints that include the organization."""
+    """Reject relations between rows of two organizations, and check constraints that include the organization.
+
+    Phone numbers are shown and read as those of the organization's region.
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        phones = [field for field in self.fields.values() if isinstance(field, PhoneNumberField)]
+        if phones and (organization := self._organization()):
+            for field in phones:
+                use_region(field, organization.default_region)
+
+    def _organization(self) -> Organization | None:
+        """Return the organization of the row, or the one that is chosen for a new row."""
+        owner = organization_id_of(self.instance)
+        if owner is None and isinstance(field := self.fields.get("organization"), forms.ModelChoiceField):
+            is_chosen = self.is_bound and not field.disabled
+            chosen = self["organization"].data if is_chosen else self["organization"].initial
+            found = read_id(str(chosen))
+            visible: models.QuerySet[Organization] | None = field.queryset
+            return visible.filter(pk=found).first() if visible is not None and found is not None else None
+        return Organization.objects.filter(pk=owner).first() if owner is not None else None
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data

@@ -11,6 +11,7 @@ from django.db import models
 from phonenumber_field.modelfields import PhoneNumberField
 from unfold.widgets import INPUT_CLASSES
 
+from accounts.phone_inputs import PhoneInput
 from dispatch.core.phone_numbers import format_national
 
 
@@ -33,7 +34,10 @@ class TimeOfDayInput(forms.TimeInput):
 
 # Fields of text that hold a phone number, or a short code or a name instead.
 PHONES = frozenset({"from_phone", "to_phone"})
-OVERRIDES: dict[Any, dict[str, Any]] = {models.TimeField: {"widget": TimeOfDayInput}}
+OVERRIDES: dict[Any, dict[str, Any]] = {
+    models.TimeField: {"widget": TimeOfDayInput},
+    PhoneNumberField: {"widget": PhoneInput},
+}
 
 
 def phone_fields(model: type[models.Model]) -> list[str]:
