@@ -26,6 +26,7 @@ from tests.support import admin_fields
 
 CATALOGS = sorted(Path("dispatch/locale").glob("*/LC_MESSAGES/django.po"))
 SCRIPT_CATALOGS = sorted(Path("dispatch/locale").glob("*/LC_MESSAGES/djangojs.po"))
+EVENT_TYPES = Path("dispatch/outbox/event_types.json")
 SOURCES = ("accounts", "dispatch", "notifications")
 TEMPLATES = sorted([*Path("templates").rglob("*.html"), *Path("templates").rglob("*.txt")])
 SCRIPTS = sorted(set(Path("static/dispatch").glob("*.js")) - {Path("static/dispatch/texts.js")})
@@ -96,6 +97,8 @@ def marked_messages() -> dict[str, str]:
                 found.setdefault(NUL.join(map(str, texts[:2])), f"{path}:{call.lineno}")
     for form in forms_of_notifications():
         found.setdefault(form, "notifications/rules.py")
+    for message in descriptions_of_event_types():
+        found.setdefault(message, str(EVENT_TYPES))
     for path in TEMPLATES:
         for message in template_messages(path.read_text()):
             found.setdefault(message, str(path))
@@ -108,7 +111,7 @@ def shown_labels() -> set[Keys]:
     """Return the labels that the admin shows, each as the keys under which a catalog may hold it."""
     _set_up()
     found = {_keys_of(text, "") for text in _labels_of_code()}
-    kinds = json.loads(Path("dispatch/outbox/event_types.json").read_text())
+    kinds = json.loads(EVENT_TYPES.read_text())
     found |= {_keys_of(kind.partition(".")[2].replace("_", " "), "event") for kind in kinds}
     found |= {_keys_of(str(config.verbose_name), "") for config in apps.get_app_configs() if config.name in SLICES}
     fields = admin_fields.shown_fields()
@@ -179,6 +182,11 @@ def forms_of_notifications() -> list[str]:
     from notifications.translation import forms_of_rules
 
     return list(forms_of_rules())
+
+
+def descriptions_of_event_types() -> list[str]:
+    """Return the descriptions of Dispatch's own types of events, which their file marks as a whole."""
+    return [given["description"] for given in json.loads(EVENT_TYPES.read_text()).values()]
 
 
 def template_messages(source: str) -> list[str]:

@@ -1,7 +1,8 @@
 """List the types of messages that endpoints can subscribe to: Dispatch's own, and an organization's.
 
 `event_types.json` describes the events of Dispatch. `python -m tests.event_types` writes it from events that tests
-caused; a test validates real deliveries against it.
+caused; a test validates real deliveries against it. Its descriptions are marked as a whole: the API and schemas
+have them in English, and pages in the language of the reader.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from dispatch.core.languages import gettext as _
 from dispatch.outbox.models import EventType, EventTypeVersion
 from dispatch.outbox.rules import schemas
 
@@ -34,6 +36,11 @@ class CatalogEntry:
     @property
     def subject(self) -> str:
         return self.name.partition(".")[0]
+
+    @property
+    def shown_description(self) -> str:
+        """The description in the reader's language. An organization's own types have the one that it entered."""
+        return _(self.description) if self.is_built_in else self.description
 
 
 @functools.cache

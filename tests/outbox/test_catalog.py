@@ -10,6 +10,7 @@ from django.test import Client
 from django.urls import reverse
 from drf_spectacular.validation import validate_schema
 
+from accounts.models import User
 from dispatch.core import events
 from dispatch.core.models import Event
 from dispatch.outbox import catalog
@@ -269,3 +270,23 @@ def test_catalog_page_and_admin_show_types_of_this_organization_only(world: Worl
     added = {**given, "name": "order.paid", "organization": world.organization.pk}
     assert admin.post(reverse("admin:outbox_eventtype_add"), added).status_code == 302
     assert EventType.objects.get(name="order.paid").version == 1
+
+
+def test_descriptions_follow_the_reader_and_stay_english_in_the_api(world: World, api: Api) -> None:
+    add(api, description="An order was changed.")
+    admin = factories.admin(world.organization)
+    english = "A job was assigned to a technician."
+    for language, words in (("en", english), ("es", "Se asignó un trabajo a un técnico.")):
+        User.objects.filter(pk=admin.pk).update(language=language)
+        client = browser(admin)
+        page = client.get(reverse("console:outbox_catalog"), {"q": words.upper()}).content.decode()
+        assert words in page
+        assert "job.created" not in page
+        opened = client.get(reverse("console:outbox_catalog"), {"type": "job.assigned"}).content.decode()
+        assert f"<p>{words}</p>" in opened
+        assert "An order was changed." in opened, "an organization's own words"
+        assert f"job.assigned: {words}" in client.get(reverse("admin:outbox_endpoint_add")).content.decode()
+    for caller in (api, Api(user=User.objects.get(pk=admin.pk))):
+        entries = {entry["name"]: entry for entry in caller.get("event-types/catalog/").json()}
+        assert entries["job.assigned"]["description"] == english
+        assert entries["job.assigned"]["schema"]["description"] == english

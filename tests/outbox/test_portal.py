@@ -390,6 +390,11 @@ def test_receiver_chooses_only_among_the_types_of_its_link(world: World, api: Ap
     assert "order.changed" in page
     assert "secret.thing" not in page
     assert "membership.added" not in page
+    wide = Visitor(create(api, endpoint="ERP", event_types=["job.*", "job.assigned"]))
+    for page in ("catalog/", f"endpoints/{endpoint.pk}/"):
+        shown = wide.client.get(wide.home + page, headers={"Accept-Language": "es"}).content.decode()
+        assert "Se asignó un trabajo a un técnico." in shown
+    assert "Todos estos eventos" in shown
     default = create(api, endpoint="ERP")
     assert default["event_types"] == ["job.assigned", "order.paid"]
 

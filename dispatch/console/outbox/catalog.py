@@ -23,7 +23,7 @@ def catalog_page(request: HttpRequest) -> HttpResponse:
     organization_id = request.organization.pk
     words = request.GET.get("q", "").strip().lower()[:100]
     entries = catalog.catalog_of(organization_id)
-    found = [entry for entry in entries if words in f"{entry.name} {entry.description}".lower()]
+    found = [entry for entry in entries if words in f"{entry.name} {entry.shown_description}".lower()]
     opened = next((entry for entry in entries if entry.name == request.GET.get("type")), None)
     subscriptions = Endpoint.objects.of(organization_id).values_list("event_types", flat=True)
     subscribers = Counter(name for names in subscriptions for name in set(names))

@@ -27,7 +27,7 @@ def event_type_choices(own: QuerySet, current: list[str]) -> list[tuple[str, lis
     """Return the types that an endpoint can subscribe to, by subject. `current`: types that it has."""
     groups: dict[str, list[tuple[str, str]]] = {gettext("All"): [("*", gettext("* (all events)"))]}
     entries = [(row.name, row.description) for row in own.filter(archived_at=None).order_by("name")]
-    entries += [(entry.name, entry.description) for entry in catalog.built_in().values()]
+    entries += [(entry.name, entry.shown_description) for entry in catalog.built_in().values()]
     for name, description in entries:
         subject = name.partition(".")[0]
         group = groups.setdefault(

@@ -167,10 +167,10 @@ def state_of(link: PortalLink) -> str:
 def subscription_choices(link: PortalLink, endpoint: Endpoint) -> list[tuple[str, str, bool]]:
     """Return what the receiver may subscribe to: (type or pattern, description, whether it is chosen)."""
     allowed = link.event_types
-    found = {pattern: "All of these events" for pattern in allowed if pattern.endswith("*")}
+    found = {pattern: _("All of these events") for pattern in allowed if pattern.endswith("*")}
     for entry in catalog.catalog_of(link.organization_id):
         if passes_filter(allowed, entry.name):
-            found[entry.name] = entry.description
+            found[entry.name] = entry.shown_description
     for name in allowed:
         found.setdefault(name, "")
     return [(name, words, name in endpoint.event_types) for name, words in sorted(found.items())]
