@@ -34,6 +34,8 @@ OPEN_BEFORE = {
 CONFINED_PREFIX = "/account/"
 OPEN_CONFINED = SIGN_OUT | OPEN_BEFORE[Step.VERIFY] | {"account_login", "account_inactive", "usersessions_list"}
 SHARED_PAGES = {"usersessions_list"}
+# Pages that show times in the organization's time zone.
+LOCAL_PREFIXES = ("/admin/", "/account/")
 
 
 class SessionReachMiddleware(AuthenticationMiddleware):
@@ -49,7 +51,8 @@ class OrganizationMiddleware:
     """Set `request.organization`, `.membership`, `.role` and `.actor`.
 
     All are None for an anonymous request; the first three are None for a user without an organization. API
-    requests get them from authentication instead. The admin shows times in the organization's time zone.
+    requests get them from authentication instead. The admin and the account pages show times in the organization's
+    time zone.
     """
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
@@ -121,6 +124,6 @@ class SecondFactorMiddleware:
 
 
 def _local_times(request: HttpRequest) -> contextlib.AbstractContextManager[object]:
-    if request.organization is None or not request.path_info.startswith("/admin/"):
+    if request.organization is None or not request.path_info.startswith(LOCAL_PREFIXES):
         return contextlib.nullcontext()
     return timezone.override(request.organization.time_zone)

@@ -98,6 +98,7 @@ def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -
         "subtitle": None,
         "app_path": request.get_full_path(),
         "username": request.user.get_username(),
+        "without_error_note": True,
         **(extra_context or {}),
     }
     if REDIRECT_FIELD_NAME not in request.GET and REDIRECT_FIELD_NAME not in request.POST:

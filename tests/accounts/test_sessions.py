@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -242,3 +242,18 @@ def test_idle_session_ends_after_12_hours_unless_configured(dana: User) -> None:
 )
 def test_sessions_are_listed_by_browser_and_system(header: str, name: str) -> None:
     assert describe_user_agent(header) == name
+
+
+def test_times_are_in_the_time_zone_of_the_organization(dana: User) -> None:
+    organization = dana.memberships.get().organization
+    client = sign_in(dana)
+    at = datetime(2026, 1, 9, 3, 30, tzinfo=UTC)
+    UserSession.objects.update(created_at=at, last_seen_at=at)
+    services.create_api_key(organization, "ERP", ["read"], actor=SYSTEM, created_by=dana)
+    ApiKey.objects.update(last_used_at=at)
+    page = " ".join(client.get(PAGE).content.decode().split())
+    assert "Since Jan 8, 2026, 20:30 MST, last used" in page
+    assert "last used Jan 8, 2026, 20:30 MST" in page
+    assert "UTC" not in page
+    User.objects.filter(pk=dana.pk).update(language="es")
+    assert "Desde el 8 de enero de 2026, 20:30 MST" in client.get(PAGE).content.decode()

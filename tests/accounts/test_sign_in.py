@@ -96,3 +96,19 @@ def test_memberships_decide_who_may_open_the_admin():
     services.change_member(person.memberships.get().pk, actor=services.events.SYSTEM, is_active=False)
     assert not User.objects.get(pk=person.pk).is_staff
     assert clock.now() >= person.created_at
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"username": "a@b.example", "password": "wrong"},
+            "The email or password is wrong. Check both, and try again.",
+        ),
+        ({"username": "a@b.example", "password": ""}, "This field is required."),
+    ],
+)
+def test_failed_sign_in_shows_one_message(given, message):
+    page = Client().post(reverse("admin:login"), given).content.decode()
+    assert page.count(message) == 1
+    assert "Please correct the error" not in page
