@@ -15,6 +15,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin
+from accounts.admin.stored_values import list_values
 from dispatch.core.labels import label
 from dispatch.core.models import Event
 from dispatch.jobs.admin.bulk_actions import BulkActionsMixin
@@ -138,15 +139,15 @@ class SubmissionAdmin(OwnedAdmin):
     search_fields = ["=id", "customer_name", "customer_phone", "address", "idempotency_key"]
     fields = [
         "status", "customer_name", "customer_phone", "service_type", "priority", "address", ("lat", "lng"),
-        "notes", "extra", "preferred_technician", "form", "idempotency_key", "api_key", "starts", "next_start_at",
-        "last_error", "created_at",
+        "notes", "other_answers", "preferred_technician", "received", "idempotency_key", "api_key", "starts",
+        "next_start_at", "last_error", "created_at",
     ]  # fmt: skip
 
     class Media:
         css = {"all": ["dispatch/jobs_admin.css"]}
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[Any]:
-        return [name for name in self.fields if name != "extra" or obj is None or obj.extra]
+        return [name for name in self.fields if name != "other_answers" or obj is None or obj.extra]
 
     def data_of(self, event: Event) -> dict[str, Any]:
         """Return the data with the name of the service, whose code is stored."""
@@ -154,6 +155,14 @@ class SubmissionAdmin(OwnedAdmin):
         services = ServiceType.objects.filter(organization=event.organization_id, code=data.get("service", ""))
         name = services.values_list("name", flat=True).first()
         return data | {"service": name} if name else data
+
+    @admin.display(description=label("other answers"))
+    def other_answers(self, submission: Submission) -> str:
+        return list_values(submission.extra)
+
+    @admin.display(description=label("form as received"))
+    def received(self, submission: Submission) -> str:
+        return list_values(submission.form, Submission)
 
     @admin.display(description=label("submission"), ordering="id")
     def number(self, submission: Submission) -> str:

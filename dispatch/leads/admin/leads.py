@@ -19,6 +19,7 @@ from accounts.admin.base import (
     ACT,
     OwnedAdmin,
 )
+from accounts.admin.stored_values import list_values
 from dispatch.core import clock, languages
 from dispatch.core.labels import label
 from dispatch.core.phone_numbers import format_national
@@ -61,11 +62,11 @@ class LeadAdmin(OwnedAdmin):
     show_full_result_count = False
     actions = ["call_now", "cancel"]
     actions_detail = ["call_this_now", "cancel_this"]
-    readonly_fields = ["why_it_is_here", "calls", "phone_of_lead", "consents"]
+    readonly_fields = ["why_it_is_here", "calls", "phone_of_lead", "consents", "own_data"]
     fields = [
         "why_it_is_here", "phone_of_lead", "campaign", "status", "outcome", "wanted_at", "due_at", "attempts",
         "calls", "consents", "disposition", "notes", "call_back_at", "contact_from", "contact_until", "customer",
-        "external_id", "lat", "lng", "data", "created_at", "finished_at",
+        "external_id", "lat", "lng", "own_data", "created_at", "finished_at",
     ]  # fmt: skip
 
     @display(description=label("status"), label=STATUS_LABELS)
@@ -88,6 +89,11 @@ class LeadAdmin(OwnedAdmin):
     @display(description=label("phone"))
     def phone_of_lead(self, lead: Lead) -> str:
         return format_national(lead.phone) if lead.phone else "—"
+
+    @display(description=label("data"))
+    def own_data(self, lead: Lead) -> str:
+        """List the lead's own data. Scripts name them as they are stored."""
+        return list_values(lead.data)
 
     @display(description=label("calls"))
     def calls(self, lead: Lead) -> str:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
 from django.db.models import QuerySet
 from django.http import HttpRequest
+from django.utils import timezone
 from django.utils.html import format_html_join
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
@@ -16,6 +16,7 @@ from unfold.decorators import display
 from unfold.widgets import UnfoldAdminTextareaWidget
 
 from accounts.admin.base import VIEW, OwnedAdmin, OwnedForm
+from accounts.admin.stored_values import show_json
 from dispatch.core.labels import BadgeColors, label, translate_label
 from dispatch.core.web.form_fields import BoundedJSONField
 from dispatch.outbox import catalog
@@ -115,14 +116,15 @@ class EventTypeAdmin(OwnedAdmin):
 
     @display(description=label("versions"))
     def versions(self, row: EventType) -> Any:
-        return format_html_join(
-            "",
-            "<details><summary>{} ({:%Y-%m-%d %H:%M} UTC)</summary><pre>{}</pre></details>",
-            [
-                (version.number, version.created_at, json.dumps(version.schema, indent=2, ensure_ascii=False))
-                for version in row.versions.all()
-            ],
-        ) or gettext("none")  # fmt: skip
+        shown = (
+            (
+                version.number,
+                f"{timezone.localtime(version.created_at):%Y-%m-%d %H:%M %Z}",
+                show_json(version.schema),
+            )
+            for version in row.versions.all()
+        )
+        return format_html_join("", "<details><summary>{} ({})</summary>{}</details>", shown) or gettext("none")
 
     def save_model(self, request: Any, obj: EventType, form: Any, change: bool) -> None:
         names = ["name", "description", "is_enforced", "schema", "example"]

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
-from django.core.exceptions import ValidationError
 from django.db.models import Q, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
@@ -19,31 +17,19 @@ from unfold.decorators import action, display
 from unfold.forms import BaseDialogForm
 from unfold.widgets import (
     UnfoldAdminIntegerFieldWidget,
-    UnfoldAdminPasswordWidget,
-    UnfoldAdminSelect2MultipleWidget,
-    UnfoldAdminTextareaWidget,
     UnfoldAdminTextInputWidget,
 )
 
-from accounts.admin.base import ACT, OwnedAdmin, OwnedForm, render_secret_once
+from accounts.admin.base import ACT, OwnedAdmin, render_secret_once
 from dispatch.core import clock
-from dispatch.core.http import client_certificates
-from dispatch.core.http.ssrf import check_target_url
 from dispatch.core.labels import label, translate_label
 from dispatch.core.stored_texts import mark_stored
-from dispatch.core.web.form_fields import BoundedJSONField
 from dispatch.outbox.admin.catalog import event_type_choices
+from dispatch.outbox.admin.endpoint_form import WRITTEN_ONLY, EndpointForm
 from dispatch.outbox.admin.messages import exact_time, shorten
 from dispatch.outbox.models import Endpoint, EventType
-from dispatch.outbox.services import authentication, target_health
 from dispatch.outbox.services import endpoints as services
-from dispatch.outbox.validators import (
-    check_condition,
-    check_event_type,
-    check_own_headers,
-    check_permanent_code,
-    longest_timeout_s,
-)
+from dispatch.outbox.services import target_health
 
 STATE_LABELS = {
     "healthy": "success",
@@ -55,152 +41,6 @@ STATE_LABELS = {
     "disabled": "danger",
 }
 HOURS = 3600
-# Form fields that are never shown, by the endpoint's field.
-WRITTEN_ONLY = {
-    "new_headers": "headers",
-    "new_client_secret": "oauth_client_secret",
-    "new_client_key": "client_key",
-}
-
-
-class HeadersField(BoundedJSONField):
-    """Show nothing instead of null. An empty value means "leave the headers unchanged"."""
-
-    def prepare_value(self, value: Any) -> Any:
-        return "" if value is None else super().prepare_value(value)
-
-
-class EndpointForm(OwnedForm):
-    """Edit an endpoint. Headers can be entered but are never displayed: they may contain a password."""
-
-    new_headers = HeadersField(
-        required=False,
-        label=_("Headers"),
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3}),
-        help_text=(
-            _(
-                'Example: {"Authorization": "Bearer …"}. Stored encrypted and never shown. '
-                "Leave empty to keep the current headers; enter {} to remove them."
-            )
-        ),
-    )
-
-    event_types = forms.MultipleChoiceField(
-        label=_("Event types"),
-        required=False,
-        widget=UnfoldAdminSelect2MultipleWidget,
-        help_text=_("From the event catalog. Leave empty for messages addressed to it by name only."),
-    )
-    new_client_secret = forms.CharField(
-        required=False,
-        label=_("Client secret"),
-        max_length=2000,
-        strip=False,
-        widget=UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"}),
-        help_text=_("Stored encrypted and never shown. Leave empty to keep the current one."),
-    )
-    new_client_key = forms.CharField(
-        required=False,
-        label=_("Certificate's private key"),
-        max_length=client_certificates.MAX_LENGTH,
-        widget=UnfoldAdminTextareaWidget(attrs={"rows": 3, "autocomplete": "off", "spellcheck": "false"}),
-        help_text=(
-            _(
-                "In PEM, without a passphrase. Stored encrypted and never shown. Leave empty to keep the "
-                "current one."
-            )
-        ),
-    )
-
-    class Meta:
-        model = Endpoint
-        fields = [
-            "organization", "name", "receiver", "url", "event_types", "condition", "mode", "pool", "timeout_s",
-            "retry_schedule_s", "retry_jitter", "permanent_codes", "expire_after_s", "oauth_token_url",
-            "oauth_client_id", "oauth_scope", "oauth_audience", "oauth_client_auth", "client_certificate",
-        ]  # fmt: skip
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for name in {"retry_schedule_s", "permanent_codes"} & set(self.fields):
-            self.fields[name].widget = UnfoldAdminTextInputWidget()
-        if "retry_schedule_s" in self.fields:
-            self.fields["retry_schedule_s"].label = label("Retry schedule (s)")
-        if "oauth_client_auth" in self.fields:
-            self.fields["oauth_client_auth"].required = False
-        if "client_certificate" in self.fields:
-            self.fields["client_certificate"].widget.attrs |= {"rows": 3, "spellcheck": "false"}
-        if "pool" in self.fields:
-            self.fields["pool"].required = False
-            self.fields["pool"].help_text = gettext(
-                "Leave empty to use the organization's default pool for messages."
-            )
-
-    def clean_url(self) -> str:
-        check_target_url(self.cleaned_data["url"])
-        return str(self.cleaned_data["url"])
-
-    def clean_oauth_client_auth(self) -> str:
-        return self.cleaned_data["oauth_client_auth"] or Endpoint.ClientAuth.BASIC
-
-    def clean_oauth_token_url(self) -> str:
-        authentication.check_token_url(self.cleaned_data["oauth_token_url"])
-        return str(self.cleaned_data["oauth_token_url"])
-
-    def clean(self) -> dict[str, Any]:
-        """Store in `changes` what was changed and what follows from it."""
-        cleaned = super().clean() or self.cleaned_data
-        given = {name: cleaned[name] for name in self.changed_data if name in cleaned and name != "organization"}
-        for shown, name in WRITTEN_ONLY.items():
-            if (value := given.pop(shown, None)) is not None and (value or name == "headers"):
-                given[name] = value
-        if self.errors:
-            return cleaned
-        try:
-            self.changes = authentication.complete_changes(self.instance if self.instance.pk else None, given)
-        except ValidationError as error:
-            shown_as = {name: shown for shown, name in WRITTEN_ONLY.items()}
-            for name, problems in error.error_dict.items():
-                self.add_error(shown_as.get(name, name), problems)
-        return cleaned
-
-    def clean_event_types(self) -> list[str]:
-        return _each(self.cleaned_data["event_types"], check_event_type)
-
-    def clean_condition(self) -> str:
-        check_condition(self.cleaned_data["condition"])
-        return str(self.cleaned_data["condition"])
-
-    def clean_permanent_codes(self) -> list[int]:
-        return _each(self.cleaned_data["permanent_codes"], check_permanent_code)
-
-    def clean_timeout_s(self) -> float:
-        if self.cleaned_data["timeout_s"] > longest_timeout_s():
-            raise ValidationError(gettext("At most {seconds:g} seconds.").format(seconds=longest_timeout_s()))
-        return float(self.cleaned_data["timeout_s"])
-
-    def clean_pool(self) -> Any:
-        return self.cleaned_data["pool"] or (self.instance.pool if self.instance.pool_id else None)
-
-    def clean_new_headers(self) -> dict[str, str] | None:
-        given = self.cleaned_data["new_headers"]
-        if given is None:
-            return None
-        if not isinstance(given, dict):
-            raise ValidationError(gettext('Enter a JSON object such as {"Name": "value"}.'))
-        check_own_headers(given)
-        return given
-
-    def _get_validation_exclusions(self) -> set[str]:
-        # Without a pool, the service picks the default one after the form is validated.
-        excluded = super()._get_validation_exclusions()
-        return excluded if self.cleaned_data.get("pool") else excluded | {"pool"}
-
-
-def _each(values: list[Any] | None, check: Callable[[Any], None]) -> list[Any]:
-    for value in values or []:
-        check(value)
-    return list(values or [])
 
 
 class ReasonForm(BaseDialogForm):
@@ -282,7 +122,18 @@ class EndpointAdmin(OwnedAdmin):
     ]  # fmt: skip
     certificate_fields = ["client_certificate", "new_client_key"]
     fieldsets = [
-        (None, {"fields": [*readonly_fields[:2], *own_fields, *readonly_fields[2:5]]}),
+        (
+            None,
+            {
+                "fields": [
+                    *readonly_fields[:2],
+                    *own_fields,
+                    "header_names",
+                    "remove_headers",
+                    *readonly_fields[3:5],
+                ]
+            },
+        ),
         (_("OAuth 2.0 client credentials"), {"fields": oauth_fields, "classes": ["collapse"]}),
         (_("Mutual TLS"), {"fields": [*certificate_fields, "client_certificate_until"], "classes": ["collapse"]}),
     ]
@@ -299,8 +150,10 @@ class EndpointAdmin(OwnedAdmin):
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Hide the health fields of a new endpoint, and headers from users who may not change them."""
         hidden = set() if obj else set(self.readonly_fields)
+        if obj is None or not obj.headers:
+            hidden.add("remove_headers")
         if not (self.permitted(request, "change", obj) if obj else self.permitted(request, "add")):
-            hidden |= set(WRITTEN_ONLY)
+            hidden |= {*WRITTEN_ONLY, "remove_headers"}
         fieldsets = super().get_fieldsets(request, obj)
         for _title, options in fieldsets:
             options["fields"] = [name for name in options["fields"] if name not in hidden]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from datetime import datetime
 from typing import Any
@@ -18,6 +17,7 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
+from accounts.admin.stored_values import show_body
 from dispatch.core.labels import label, translate_label
 from dispatch.core.languages import mark
 from dispatch.outbox.explain import why_stuck
@@ -118,7 +118,7 @@ class AttemptInline(OwnedTabularInline):
     @display(description=label("response"))
     def answered(self, attempt: Attempt) -> str:
         if attempt.answer:
-            return format_html('<pre class="whitespace-pre-wrap break-all">{}</pre>', attempt.answer)
+            return show_body(attempt.answer)
         return attempt.error or "—"
 
 
@@ -211,11 +211,7 @@ class MessageAdmin(OwnedAdmin):
 
     @display(description=label("payload"))
     def body(self, message: Message) -> str:
-        try:
-            text = json.dumps(json.loads(message.payload), indent=2, ensure_ascii=False)
-        except ValueError:
-            text = message.payload
-        return format_html('<pre class="whitespace-pre-wrap break-all">{}</pre>', text)
+        return show_body(message.payload)
 
     # --- On several messages: those selected, or all that match the filters -----------------------------------
     @admin.action(description=_("Retry (resets the attempt count; history is kept)"), permissions=["act"])
@@ -391,8 +387,12 @@ class QuarantinedPointerAdmin(OwnedAdmin):
     superuser_may = frozenset({"view", "delete"})
     list_display = ["at", "reason"]
     search_fields = ["reason", "content"]
-    fields = ["at", "reason", "content"]
+    fields = ["at", "reason", "shown_content"]
     readonly_fields = fields
+
+    @display(description=label("content"))
+    def shown_content(self, pointer: QuarantinedPointer) -> str:
+        return show_body(pointer.content)
 
     def of_organizations(self, rows: QuerySet, organizations: list[int]) -> QuerySet:
         return rows.none()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -28,12 +27,6 @@ def list_occurrences(occurrences: list[dict[str, Any]]) -> str:
         for time in occurrences
     )
     return format_html("<ol>{}</ol>", format_html_join("", "<li>{}{}{}</li>", rows))
-
-
-def pretty(value: Any) -> str:
-    """Format JSON for reading."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
-    return format_html('<pre class="whitespace-pre-wrap break-all">{}</pre>', text)
 
 
 def link(own: OwnedAdmin, row: Any, text: str) -> str:

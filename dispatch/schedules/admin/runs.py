@@ -13,9 +13,10 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
+from accounts.admin.stored_values import list_values
 from dispatch.core.labels import label
 from dispatch.schedules import timeline
-from dispatch.schedules.admin.formats import apply_to_each, exact, pretty
+from dispatch.schedules.admin.formats import apply_to_each, exact
 from dispatch.schedules.models import Run, RunReport
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services import actions as schedule_actions
@@ -41,7 +42,7 @@ class ReportInline(OwnedTabularInline):
 
     @display(description=label("result"))
     def answered(self, report: RunReport) -> str:
-        return pretty(report.result) if report.result is not None else "—"
+        return list_values(report.result, Run)
 
 
 @admin.register(Run)
@@ -89,7 +90,7 @@ class RunAdmin(OwnedAdmin):
 
     @display(description=label("result"))
     def answer(self, run: Run) -> str:
-        return pretty(run.result) if run.result is not None else "—"
+        return list_values(run.result, Run)
 
     @display(description=label("log"))
     def log(self, run: Run) -> str:

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from django.contrib import admin
-from django.db.models import QuerySet
+from django.db.models import Model, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -15,10 +15,13 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import action, display
 
 from accounts.admin.base import ACT, OwnedAdmin
+from accounts.admin.stored_values import list_values, show_json
 from dispatch.core import clock
 from dispatch.core.labels import label, translate_label
+from dispatch.jobs.models import Submission
+from dispatch.leads.models import Lead
 from dispatch.schedules import kinds, queries
-from dispatch.schedules.admin.formats import apply_to_each, link, list_occurrences, pretty
+from dispatch.schedules.admin.formats import apply_to_each, link, list_occurrences
 from dispatch.schedules.api.serializers import occurrence, occurrences_of
 from dispatch.schedules.models import Schedule
 from dispatch.schedules.rules import descriptions
@@ -28,6 +31,8 @@ STATUS_LABELS = {
     "active": "success", "failing": "danger", "paused": "warning", "ended": "info", "deleted": "warning",
 }  # fmt: skip
 SHOWN, SHOWN_OF_MONTH = 20, 200
+# Kinds whose payload is what a person enters in a form → the model whose labels name its values.
+FORMS: dict[str, type[Model]] = {"submission": Submission, "lead": Lead}
 
 
 class FailingFilter(admin.SimpleListFilter):
@@ -178,7 +183,9 @@ class ScheduleAdmin(OwnedAdmin):
 
     @display(description=label("payload"))
     def body(self, schedule: Schedule) -> str:
-        return pretty(schedule.payload)
+        """List the values of a job or a lead. The body of a request or a message is shown as it is sent."""
+        form = FORMS.get(schedule.kind)
+        return list_values(schedule.payload, form) if form else show_json(schedule.payload)
 
     @display(description=label("retries"))
     def retries(self, schedule: Schedule) -> str:

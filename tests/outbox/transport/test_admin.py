@@ -72,7 +72,7 @@ def fields(**changed: Any) -> dict[str, Any]:
 
 
 def test_an_endpoint_is_added_with_a_secret_that_is_shown_once(admin: Client, organization: Any) -> None:
-    given = fields(organization=organization.pk, new_headers='{"Authorization": "Bearer open sesame"}')
+    given = fields(organization=organization.pk, new_headers="Authorization: Bearer open sesame\r\n")
     answer = admin.post(reverse("admin:outbox_endpoint_add"), given)
     assert answer.status_code == 200, "the page that shows the secret"
     assert "no-store" in answer["Cache-Control"]
@@ -131,7 +131,8 @@ def test_credentials_are_entered_and_never_shown(
     ("field", "value"),
     [("url", "http://169.254.169.254/"), ("url", "ftp://x.example/"),
      ("event_types", ["job.assigned", "nonsense"]),
-     ("new_headers", '{"Host": "x"}'), ("new_headers", "[1]"), ("new_headers", '{"A": 1}'), ("timeout_s", "99"),
+     ("new_headers", "Host: x"), ("new_headers", "no colon"), ("new_headers", '{"A": 1}'), ("new_headers", "A:"),
+     ("new_headers", "A: 1\na: 2"), ("timeout_s", "99"),
      ("permanent_codes", "400,429"), ("retry_jitter", "2")],
 )  # fmt: skip
 def test_invalid_settings_are_rejected_at_their_field(
@@ -152,9 +153,19 @@ def test_an_endpoint_is_changed_and_keeps_the_headers_that_are_not_given(admin: 
     assert answer.status_code == 302, answer.context["adminform"].form.errors
     row.refresh_from_db()
     assert (row.name, row.headers, row.secret) == ("New name", {"X-Key": "1"}, before)
-    admin.post(page("endpoint", row.pk), fields(name="New name", pool=row.pool_id, new_headers="{}"))
+    both = {"new_headers": "X-Key: 2\nAccept: text/html; q=0.5, */*", "remove_headers": "on"}
+    refused = admin.post(page("endpoint", row.pk), fields(name="New name", pool=row.pool_id, **both))
+    assert refused.context["adminform"].form.errors["remove_headers"] == [
+        "Enter new headers or remove all, not both."
+    ]
+    del both["remove_headers"]
+    admin.post(page("endpoint", row.pk), fields(name="New name", pool=row.pool_id, **both))
+    row.refresh_from_db()
+    assert row.headers == {"X-Key": "2", "Accept": "text/html; q=0.5, */*"}
+    admin.post(page("endpoint", row.pk), fields(name="New name", pool=row.pool_id, remove_headers="on"))
     row.refresh_from_db()
     assert row.headers == {}
+    assert "Remove all headers" not in admin.get(page("endpoint", row.pk)).content.decode()
     assert "headers" in Event.objects.filter(kind="endpoint.changed").latest("id").data["fields"]
 
 
