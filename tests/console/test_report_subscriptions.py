@@ -17,6 +17,7 @@ from dispatch.console.reports import due_times, report_mail, subscriptions
 from dispatch.console.reports.kinds import KINDS
 from dispatch.core import clock, fault_injection
 from dispatch.core.events import SYSTEM
+from dispatch.core.languages import date_words
 from dispatch.core.models import Event
 from dispatch.jobs.models import Job
 from tests.console.test_board import Desk
@@ -89,7 +90,7 @@ def test_a_member_subscribes_changes_and_ends_it_on_the_page(desk, member):
     row = ReportSubscription.objects.get()
     assert (row.membership, row.report, row.organization) == (member, "technicians", desk.organization)
     page = desk.see("/reports/technicians/")
-    assert f"{row.due_at - timedelta(hours=7):%Y-%m-%d} 07:00:00 MST" in page
+    assert f"{date_words(row.due_at - timedelta(hours=7), year=True)}, 07:00:00 MST" in page
     assert "Unsubscribe" not in desk.see("/reports/")
     desk.client.post(address, {"frequency": "daily", "hour": "23"})
     row.refresh_from_db()

@@ -130,8 +130,9 @@ def countdown(moment: datetime | None, zone: str = "UTC") -> SafeString | str:
 
 @register.filter
 def exact(moment: datetime, zone: str = "UTC") -> str:
-    """Format the local date and time to the second, with the zone's name."""
-    return f"{local(moment, zone):%Y-%m-%d %H:%M:%S %Z}"
+    """Format the local date and time to the second, with the zone's name: "Mon, Dec 7, 2026, 09:00:00 MST"."""
+    there = local(moment, zone)
+    return f"{languages.date_words(there, year=True)}, {there:%H:%M:%S %Z}"
 
 
 @register.filter
