@@ -39,7 +39,7 @@ TONES = {
     "scheduled": "waiting", "in_progress": "calling", "running": "calling", "retrying": "late",
     "succeeded": "good", "failed": "attention", "skipped": "off", "missed": "late", "cancelled": "off",
 }  # fmt: skip
-_STATES = {"active": "waiting", "paused": "off", "ended": "good", "deleted": "off"}
+_STATES = {"active": "waiting", "paused": "late", "ended": "good", "deleted": "off"}
 ACTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "run-now": (schedules.run_now, mark("Run queued.")),
     "pause": (schedules.pause_schedule, mark("Schedule paused. It won't run until you resume it.")),
