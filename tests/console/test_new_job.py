@@ -96,7 +96,7 @@ def test_the_same_form_sent_twice_makes_one_job(desk):
 @pytest.mark.parametrize(
     ("field", "value", "error"),
     [
-        ("customer_phone", "banana", "Enter a valid phone number."),
+        ("customer_phone", "banana", "Enter a valid phone number, such as"),
         ("customer_name", "", "This field is required."),
         ("service_type", "999999", "Select a valid choice"),
         ("priority", "9", "Select a valid choice"),

@@ -244,7 +244,7 @@ def test_new_address_with_nobody_near_goes_to_a_dispatcher(shop):
     [
         ({"address": "nowhere at all"}, "find this address"),
         ({"address": ""}, "Enter the address."),
-        ({"phone": "12"}, "Enter a valid phone number."),
+        ({"phone": "12"}, "Enter a valid phone number, such as (201) 555-0123,"),
         ({}, "Change the address or the phone number."),
     ],
 )

@@ -91,7 +91,7 @@ def test_double_submission_is_one_and_a_changed_one_is_confirmed(site: Site) -> 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"phone": "12"}, "Enter a valid phone number."),
+        ({"phone": "12"}, "Enter a valid phone number, such as (201) 555-0123,"),
         ({"postcode": "99999"}, "Enter a valid ZIP code."),
         ({"postcode": "850"}, "Enter a valid ZIP code."),
         ({"postcode": "Phoenix"}, "Enter a valid ZIP code."),

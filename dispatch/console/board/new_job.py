@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET, require_http_methods
 from phonenumber_field.formfields import PhoneNumberField
 
 from accounts.models import Organization
+from accounts.phone_inputs import use_region
 from dispatch.console import views_base
 from dispatch.console.board import job_panel
 from dispatch.console.views_base import console_view
@@ -63,12 +64,10 @@ class NewJobForm(forms.Form):
 
     def __init__(self, *args: Any, organization: Organization, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.fields["customer_phone"] = PhoneNumberField(
-            region=organization.default_region,
-            label=mark("Customer's phone"),
-            widget=forms.TextInput({"type": "tel"}),
-            error_messages={"invalid": _("Enter a valid phone number.")},
+        phone = self.fields["customer_phone"] = PhoneNumberField(
+            label=mark("Customer's phone"), widget=forms.TextInput({"type": "tel"})
         )
+        use_region(phone, organization.default_region)
         services_offered: Any = self.fields["service_type"]
         services_offered.queryset = ServiceType.objects.of(organization).filter(is_active=True)
         technicians: Any = self.fields["preferred_technician"]

@@ -8,6 +8,7 @@ from django import forms
 from phonenumber_field.formfields import PhoneNumberField
 
 from accounts.models import Organization
+from accounts.phone_inputs import use_region
 from dispatch.core import zips
 from dispatch.core.languages import active, mark
 from dispatch.core.languages import gettext as _
@@ -66,13 +67,12 @@ class CustomerForm(forms.Form):
         offered: Any = self.fields["service"]
         offered.queryset = ServiceType.objects.of(organization).filter(is_active=True)
         self.has_services = offered.queryset.exists()
-        self.fields["phone"] = PhoneNumberField(
-            region=organization.default_region,
+        phone = self.fields["phone"] = PhoneNumberField(
             label=mark("Phone"),
             help_text=_("Your technician will call this number."),
             widget=forms.TextInput(attrs={"type": "tel", "autocomplete": "tel"}),
-            error_messages={"invalid": _("Enter a valid phone number.")},
         )
+        use_region(phone, organization.default_region)
         offered.empty_label = _(offered.empty_label)
         urgency: Any = self.fields["urgency"]
         urgency.choices = [(value, _(words)) for value, words in URGENCY]
@@ -126,14 +126,13 @@ class CorrectionForm(forms.Form):
         self.fields["address"].error_messages["required"] = _("Enter the address.")
         self.initial["address"] = job.address if job else ""
         end = str(job.customer_phone)[-2:] if job else ""
-        self.fields["phone"] = PhoneNumberField(
-            region=organization.default_region,
+        phone = self.fields["phone"] = PhoneNumberField(
             required=False,
             label=_("New phone"),
             help_text=_("Leave empty to keep the number that ends in {end}.").format(end=end) if end else "",
             widget=forms.TextInput(attrs={"type": "tel", "autocomplete": "tel"}),
-            error_messages={"invalid": _("Enter a valid phone number.")},
         )
+        use_region(phone, organization.default_region)
         for name, field in self.fields.items():
             field.widget.attrs["id"] = f"id_{name}"
             if self.is_bound and name in self.errors:
