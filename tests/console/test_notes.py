@@ -66,6 +66,9 @@ def test_mentions_are_whole_names_and_the_longest_wins():
     (both,) = find_mentions("@kim", [(1, "Kim"), (2, "KIM")])
     assert both.users == (1, 2)
     assert len(find_mentions("@" * 2000, enumerate(f"Member {number:0{number}}" for number in range(100)))) == 0
+    assert named("@STRAUSS and @strauß", "Strauß") == ["@STRAUSS", "@strauß"], "the upper case is longer"
+    (last,) = find_mentions("Ask @Kim", [(1, "Kim"), (2, "Kimberly Long")])
+    assert (last.start, last.end) == (4, 8), "it ends with the text, though a colleague's name is longer"
 
 
 def test_each_mentioned_member_is_notified_once_and_nobody_else(desk, kim):

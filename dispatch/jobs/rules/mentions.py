@@ -27,7 +27,7 @@ def find_mentions(text: str, members: Iterable[tuple[int, str]]) -> list[Mention
     for user, name in members:
         if name := unicodedata.normalize("NFC", name.strip()):
             users[name.casefold()].append(user)
-            lengths.add(len(name))
+            lengths |= {len(name), len(name.upper()), len(name.lower())}  # "ß" is "SS" in upper case
     mentions: list[Mention] = []
     longest_first = sorted(lengths, reverse=True)
     start = text.find("@")
@@ -36,7 +36,7 @@ def find_mentions(text: str, members: Iterable[tuple[int, str]]) -> list[Mention
         if start == 0 or not _is_in_word(text[start - 1]):
             for length in longest_first:
                 after = start + 1 + length
-                if after < len(text) and _is_in_word(text[after]):
+                if after > len(text) or (after < len(text) and _is_in_word(text[after])):
                     continue
                 if named := users.get(text[start + 1 : after].casefold()):
                     mentions.append(Mention(start, after, tuple(named)))
