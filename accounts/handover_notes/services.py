@@ -21,6 +21,8 @@ SHOWN_AFTER_READING = timedelta(hours=24)
 # The same text from a member who is off duty is the same form within this time.
 SAME_FORM = timedelta(minutes=10)
 MAX_SHOWN = 20
+# Letters and symbols that look like a space: the Hangul fillers and the empty Braille pattern.
+WITHOUT_SHAPE = "\u115f\u1160\u3164\uffa0\u2800"
 
 
 @transaction.atomic
@@ -78,11 +80,17 @@ def mark_as_read(organization: Organization, note_id: int, user: User, *, actor:
 
 
 def clean_text(text: str) -> str:
-    """Return the text without spaces around it. Raises ValidationError {text}."""
+    """Return the text without spaces around it, or "" if none of it can be seen. Raises ValidationError {text}."""
     text = "\n".join(line.rstrip() for line in text.replace("\r\n", "\n").replace("\r", "\n").strip().split("\n"))
     if len(text) > MAX_TEXT:
         words = _("The note is too long ({count} characters, at most {limit}). Shorten it.")
         raise ValidationError({"text": words.format(count=len(text), limit=MAX_TEXT)})
     if any(unicodedata.category(letter) in ("Cc", "Cs") and letter not in "\n\t" for letter in text):
         raise ValidationError({"text": _("Remove the characters that can't be seen.")})
-    return text
+    return text if any(_is_visible(letter) for letter in text) else ""
+
+
+def _is_visible(letter: str) -> bool:
+    """Return whether the letter shows something: it is no space, mark on another letter, or mark of direction."""
+    category = unicodedata.category(letter)
+    return category[0] not in "ZM" and category not in ("Cc", "Cf") and letter not in WITHOUT_SHAPE

@@ -171,11 +171,14 @@ def test_fifty_members_are_mentioned_in_one_note(desk):
 
 def test_a_text_that_cannot_be_a_note_is_refused(desk):
     job = desk.job()
-    for text, reason in (("x" * 2001, "too long"), (" \n ", "Enter a note"), ("a\x1bb", "can't be seen")):
+    invisible = ("\u200b", "\u202e", "\u2060\u200d", "\u3164", "\ufeff", "\u2800", "\u0301", "\u00a0")
+    refused = {"x" * 2001: "too long", " \n ": "Enter a note", "a\x1bb": "can't be seen"}
+    for text, reason in (*refused.items(), *((text, "Enter a note") for text in invisible)):
         with pytest.raises(ValidationError, match=reason):
             write(desk, text, job)
     assert not JobNote.objects.exists()
-    assert write(desk, "x" * 2000, job).pk
+    for text in ("x" * 2000, "👍", "❤️", "?", "می\u200cخواهم", "\U0001fae9"):
+        assert write(desk, text, job).text == text
 
 
 def test_author_or_admin_deletes_a_note_and_it_outlives_its_author(desk, kim):
