@@ -11,7 +11,7 @@ from typing import Any
 from django.db.models import Q
 
 from accounts.models import User
-from dispatch.core.models import Event
+from dispatch.core.models import Event, RememberedAnswer
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import (
     ERASED,
@@ -21,6 +21,7 @@ from dispatch.core.privacy.personal_data import (
     PersonalDataHandler,
 )
 from dispatch.jobs.models import CustomerText, Job, JobNote, JobText, Offer, Submission, TechnicianNotice
+from dispatch.jobs.models.notes import notes_endpoint
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call, Text
 
@@ -191,6 +192,7 @@ def erase(person: DataSubject) -> int:
     texts = _texts(pk for pk, _ in jobs).update(body="")
     texts += _texts_to_customer(pk for pk, _ in jobs).update(body="", to_phone="", context={})
     notes = _notes(pk for pk, _ in jobs).update(text=ERASED, mentions=[])
+    notes += _erase_responses(person.organization_id, [pk for pk, _ in jobs])
     notes += _erase_member_in_notes(person)
     _erase_words_of_customer([pk for pk, _ in jobs])
     about = _texts_to_technician(person)
@@ -202,8 +204,11 @@ def erase(person: DataSubject) -> int:
 
 def _erase_member_in_notes(person: DataSubject) -> int:
     """Replace the member's name in the notes that they wrote or that mention them. Return how many notes."""
-    count: int = _notes_by_user(person).update(author_label=ERASED)
-    for note in _notes_about_user(person):
+    own, about = _notes_by_user(person), _notes_about_user(person)
+    jobs = [*own.values_list("job_id", flat=True), *about.values_list("job_id", flat=True)]
+    count: int = _erase_responses(person.organization_id, jobs)
+    count += own.update(author_label=ERASED)
+    for note in about.select_for_update(no_key=True).order_by("pk"):
         text, mentions, shift = note.text, [], 0
         for mention in note.mentions:
             start, end = mention["start"] + shift, mention["end"] + shift
@@ -215,6 +220,14 @@ def _erase_member_in_notes(person: DataSubject) -> int:
         note.text, note.mentions = text, mentions
         note.save(update_fields=["text", "mentions"])
         count += 1
+    return count
+
+
+def _erase_responses(organization_id: int, jobs: Iterable[int]) -> int:
+    """Delete the API's stored responses with notes on these jobs. Return how many."""
+    endpoints = [notes_endpoint(job) for job in set(jobs)]
+    stored = RememberedAnswer.objects.filter(organization_id=organization_id, endpoint__in=endpoints)
+    count: int = stored.delete()[0]
     return count
 
 

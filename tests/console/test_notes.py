@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from datetime import timedelta
 
@@ -14,8 +15,8 @@ from accounts.tenancy import actor_of
 from dispatch.console.board import notes as panel
 from dispatch.core import clock
 from dispatch.core.events import Actor
-from dispatch.core.models import Event
-from dispatch.core.privacy.personal_data import DataSubject
+from dispatch.core.models import Event, RememberedAnswer
+from dispatch.core.privacy.personal_data import DataSubject, erase_person
 from dispatch.jobs import personal, timeline
 from dispatch.jobs.models import Job, JobNote
 from dispatch.jobs.rules.mentions import find_mentions
@@ -65,10 +66,10 @@ def test_mentions_are_whole_names_and_the_longest_wins():
     assert named("@Kim @ Kim", "", " Kim ") == ["@Kim"]
     (both,) = find_mentions("@kim", [(1, "Kim"), (2, "KIM")])
     assert both.users == (1, 2)
-    assert len(find_mentions("@" * 2000, enumerate(f"Member {number:0{number}}" for number in range(100)))) == 0
     assert named("@STRAUSS and @strauß", "Strauß") == ["@STRAUSS", "@strauß"], "the upper case is longer"
     (last,) = find_mentions("Ask @Kim", [(1, "Kim"), (2, "Kimberly Long")])
     assert (last.start, last.end) == (4, 8), "it ends with the text, though a colleague's name is longer"
+    assert len(find_mentions("@" * 2000, enumerate(f"Member {number:0{number}}" for number in range(100)))) == 0
 
 
 def test_each_mentioned_member_is_notified_once_and_nobody_else(desk, kim):
@@ -270,3 +271,38 @@ def test_erasing_a_customer_or_a_member_erases_them_in_notes(desk, kim):
     personal.erase(customer)
     note.refresh_from_db()
     assert (note.text, note.mentions) == ("erased", [])
+
+
+@pytest.mark.parametrize("service", ["write_note", "delete_note"])
+def test_job_that_is_deleted_meanwhile_is_not_found(desk, monkeypatch, service):
+    original = getattr(notes, service)
+
+    def after_the_job_was_deleted(job_id: int, *given, **named_values):
+        Job.objects.filter(pk=job_id).delete()
+        return original(job_id, *given, **named_values)
+
+    first, second = desk.job(), desk.job()
+    in_panel, in_api = write(desk, "Hello", first), write(desk, "Hello", second)
+    monkeypatch.setattr(notes, service, after_the_job_was_deleted)
+    is_new = service == "write_note"
+    form = {"text": "Call back"} if is_new else {"do": "delete", "note": in_panel.pk}
+    assert desk.client.post(f"/board/jobs/{first.pk}/notes/", form, headers=HTMX).status_code == 404
+    api, path = Api(user=desk.person), f"jobs/{second.pk}/notes/"
+    answer = api.post(path, {"text": "Call back"}) if is_new else api.delete(f"{path}{in_api.pk}/")
+    assert (answer.status_code, answer.json()["status"]) == (404, 404)
+
+
+def test_erasure_leaves_no_note_in_stored_responses_of_the_api(desk, kim):
+    of_customer, of_member, other = desk.job("completed"), desk.job(), desk.job()
+    api = Api(key=make.api_key(desk.organization, "read", "jobs:write"))
+    for job, text in ((of_customer, "Her son has the key"), (of_member, "Ask @Kim"), (other, "Bring a ladder")):
+        assert api.post(f"jobs/{job.pk}/notes/", {"text": text}, Idempotency_Key="one").status_code == 201
+
+    def stored() -> list[str]:
+        return [json.loads(row.body)["text"] for row in RememberedAnswer.objects.order_by("pk")]
+
+    customer = DataSubject(desk.organization.pk, phone=str(of_customer.customer_phone))
+    erase_person(customer, actor=actor_of(desk.person))
+    assert stored() == ["Ask @Kim", "Bring a ladder"]
+    erase_person(DataSubject(desk.organization.pk, user_id=kim.pk), actor=actor_of(desk.person))
+    assert stored() == ["Bring a ladder"]

@@ -45,6 +45,8 @@ def show_notes(request: HttpRequest, job_id: int) -> HttpResponse:
             text = ""
         except ValidationError as error:
             refused = " ".join(error.messages)
+        except Job.DoesNotExist:  # it was deleted meanwhile
+            raise Http404 from None
     before = read_id(request.GET.get("before"))
     if not views_base.is_fragment(request) and not refused and before is None:
         return HttpResponseRedirect(f"{reverse('console:board')}?job={job.pk}")
@@ -133,3 +135,5 @@ def _delete_note(request: HttpRequest, job: Job) -> None:
         notes.delete_note(job.pk, note_id, actor=request.actor, is_admin=is_admin)
     except JobNote.DoesNotExist:
         return
+    except Job.DoesNotExist:
+        raise Http404 from None

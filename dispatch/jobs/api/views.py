@@ -52,6 +52,7 @@ from dispatch.jobs.api.serializers import (
     accepted_body,
 )
 from dispatch.jobs.models import Job, JobNote, Priority, Submission
+from dispatch.jobs.models.notes import notes_endpoint
 from dispatch.jobs.services import notes, threads
 from dispatch.technicians.models import Technician
 
@@ -398,7 +399,10 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
             note = notes.write_note(job.pk, given.validated_data["text"], actor=request.actor)
             return 201, dict(JobNoteSerializer(note).data)
 
-        return respond_idempotently(request, f"jobs/{job.pk}/notes", write)
+        try:
+            return respond_idempotently(request, notes_endpoint(job.pk), write)
+        except Job.DoesNotExist:  # it was deleted meanwhile
+            raise Http404 from None
 
     @extend_schema(request=None, responses={204: None})
     @action(detail=True, methods=["delete"], url_path=f"notes/(?P<note_id>{ID_PATTERN})")
@@ -407,7 +411,7 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
         is_admin = is_allowed(request, _SCOPE.MANAGE)
         try:
             notes.delete_note(self.get_object().pk, int(note_id), actor=request.actor, is_admin=is_admin)
-        except JobNote.DoesNotExist:
+        except (Job.DoesNotExist, JobNote.DoesNotExist):
             raise Http404 from None
         return Response(status=204)
 

@@ -10,6 +10,11 @@ from dispatch.core import clock
 MAX_NOTE_TEXT = 2000
 
 
+def notes_endpoint(job_id: int) -> str:
+    """Return the endpoint under which the API's responses to an Idempotency-Key are stored for the job's notes."""
+    return f"jobs/{job_id}/notes"
+
+
 class JobNote(OwnedModel):
     """A note on a job for colleagues. Its text never changes.
 
