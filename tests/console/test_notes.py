@@ -202,8 +202,9 @@ def test_author_or_admin_deletes_a_note_and_it_outlives_its_author(desk, kim):
 def test_panel_and_card_show_notes_and_a_form_sent_twice_leaves_one(desk, kim, browser):
     job = desk.job()
     path = f"/board/jobs/{job.pk}/notes/"
+    form = {"text": "<script>1</script> @Kim\nsecond line", "nonce": nonce_of(desk.see(path, headers=HTMX))}
     for _ in range(2):
-        answer = desk.client.post(path, {"text": "<script>1</script> @Kim\nsecond line"}, headers=HTMX)
+        answer = desk.client.post(path, form, headers=HTMX)
     shown = answer.content.decode()
     assert '&lt;script&gt;1&lt;/script&gt; <bdi class="mention">@Kim</bdi>\nsecond line' in shown
     assert JobNote.objects.count() == 1
@@ -306,3 +307,36 @@ def test_erasure_leaves_no_note_in_stored_responses_of_the_api(desk, kim):
     assert stored() == ["Ask @Kim", "Bring a ladder"]
     erase_person(DataSubject(desk.organization.pk, user_id=kim.pk), actor=actor_of(desk.person))
     assert stored() == ["Bring a ladder"]
+
+
+def nonce_of(page: str) -> str:
+    return page.split('name="nonce" value="')[1].split('"')[0]
+
+
+def test_form_whose_reply_was_lost_leaves_one_note_however_late_it_is_sent_again(desk, kim, browser):
+    job = desk.job("completed")
+    path = f"/board/jobs/{job.pk}/notes/"
+
+    def send(text: str, nonce: str) -> str:
+        answer = desk.client.post(path, {"text": text, "nonce": nonce}, headers=HTMX)
+        assert answer.status_code == 200
+        return nonce_of(answer.content.decode())
+
+    first = nonce_of(desk.see(f"/board/jobs/{job.pk}/", headers=HTMX))
+    second = send("No answer", first)
+    clock.travel(timedelta(hours=1).total_seconds())
+    send("No answer", first)
+    assert JobNote.objects.count() == 1
+    send("No answer", second)
+    assert JobNote.objects.count() == 2, "they called again and wrote the same"
+    send("Reached them", second)
+    assert JobNote.objects.last().text == "Reached them", "the text was changed before it was sent again"
+    browser(kim).post(path, {"text": "No answer", "nonce": first}, headers=HTMX)
+    assert JobNote.objects.filter(author=kim).count() == 1
+    JobNote.objects.all().delete()
+    send("No answer", first)
+    assert not JobNote.objects.exists(), "a deleted note does not return"
+    refused = desk.client.post(path, {"text": "a\x1bb", "nonce": second}, headers=HTMX).content.decode()
+    assert "a\x1bb</textarea>" in refused, "the text is kept"
+    send("Without", "")
+    assert JobNote.objects.count() == 1

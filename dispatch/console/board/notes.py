@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID, uuid4
 
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
@@ -14,11 +15,13 @@ from accounts.models import Membership
 from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
+from dispatch.core.api import idempotency
 from dispatch.core.ids import read_id, read_ids
 from dispatch.jobs.models import Job, JobNote
 from dispatch.jobs.models.notes import MAX_NOTE_TEXT
 from dispatch.jobs.services import notes
 
+ENDPOINT = "console/notes"
 # Notes on a page: the panel shows the latest, and earlier ones on demand.
 PAGE = 100
 # The list keeps the pages that were opened, up to this many notes.
@@ -41,7 +44,7 @@ def show_notes(request: HttpRequest, job_id: int) -> HttpResponse:
     elif request.method == "POST":
         text = request.POST.get("text", "")
         try:
-            notes.write_note(job.pk, text, actor=request.actor, is_form=True)
+            _write_note(request, job, text)
             text = ""
         except ValidationError as error:
             refused = " ".join(error.messages)
@@ -102,6 +105,7 @@ def build_notes(
         "earlier": earlier,
         "begin": rows[-1].pk if rows else "",
         "longest": MAX_NOTE_TEXT,
+        "nonce": uuid4(),
     }
 
 
@@ -123,6 +127,25 @@ def _shown_from(request: HttpRequest) -> int | None:
     """Return the id of the earliest note that the list on the page shows: one of each page that was opened."""
     given = request.POST if request.method == "POST" else request.GET
     return min(read_ids(given.getlist("from")), default=None)
+
+
+def _write_note(request: HttpRequest, job: Job, text: str) -> None:
+    """Write the note of the form. A form that is sent again, such as after a lost reply, leaves one note.
+
+    One whose text was changed in between is another note.
+    """
+
+    def make() -> tuple[int, dict[str, Any]]:
+        return 201, {"id": notes.write_note(job.pk, text, actor=request.actor).pk}
+
+    try:
+        nonce = UUID(request.POST.get("nonce", ""))
+    except ValueError:  # a page of an earlier release has none
+        key = ""
+    else:
+        key = f"{nonce}:{idempotency.body_hash(text)}"
+    endpoint = f"{ENDPOINT}/{job.pk}/{user_of(request).pk}"
+    idempotency.run_once(request.organization.pk, endpoint, key, text, make)
 
 
 def _delete_note(request: HttpRequest, job: Job) -> None:

@@ -4,22 +4,17 @@ from __future__ import annotations
 
 import unicodedata
 from dataclasses import asdict
-from datetime import timedelta
 
 from django.core.exceptions import PermissionDenied, ValidationError
 from django.db import transaction
 
 from accounts.handover_notes.services import clean_text
 from accounts.models import Membership
-from dispatch.core import clock
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 from dispatch.jobs.models import JobNote
 from dispatch.jobs.rules.mentions import find_mentions
 from dispatch.jobs.services import transitions
-
-# The same text of the same author on the same job is the same form within this time.
-SAME_FORM = timedelta(minutes=1)
 
 
 def members_of(organization_id: int) -> list[tuple[int, str]]:
@@ -28,10 +23,10 @@ def members_of(organization_id: int) -> list[tuple[int, str]]:
     return list(members.order_by("user__name", "user_id").values_list("user_id", "user__name"))
 
 
-def write_note(job_id: int, text: str, *, actor: Actor, is_form: bool = False) -> JobNote:
+def write_note(job_id: int, text: str, *, actor: Actor) -> JobNote:
     """Write a note on the job. The members whom it mentions are notified, each once, but not its author.
 
-    A form (`is_form`) that is sent twice leaves one note. Raises Job.DoesNotExist and ValidationError {text}.
+    Raises Job.DoesNotExist and ValidationError {text}.
     """
     text = clean_text(unicodedata.normalize("NFC", text))
     if not text:
@@ -39,9 +34,6 @@ def write_note(job_id: int, text: str, *, actor: Actor, is_form: bool = False) -
     author = actor.id if actor.type == "user" else None
     with transaction.atomic():
         job = transitions.lock_job(job_id)
-        same = job.written_notes.filter(author=author, author_label=actor.label, text=text)
-        if is_form and (sent_before := same.filter(written_at__gte=clock.now() - SAME_FORM).last()):
-            return sent_before
         mentions = find_mentions(text, members_of(job.organization_id))
         note: JobNote = JobNote.objects.create(
             organization_id=job.organization_id,
