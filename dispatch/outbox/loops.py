@@ -69,6 +69,6 @@ LOOPS: list[Loop | Service] = [
         due=sql.MAY_NEED_RECOVERY,
     ),
     Loop("outbox_stale", recover_pointers, interval_s=settings.OUTBOX_STALE_INTERVAL_S, elected=True),
-    # starts, finishes, pointers, acknowledgements
-    Service("outbox_router", router.run_router, connections=4),
+    # starts, results (two), pointers, acknowledgements
+    Service("outbox_router", router.run_router, connections=5),
 ]
