@@ -85,6 +85,7 @@
     const text = field();
     const rest = text.value.slice(text.selectionStart);
     text.setRangeText(`@${option.textContent}${/^\s/.test(rest) ? "" : " "}`, begin, text.selectionStart, "end");
+    text.dispatchEvent(new Event("input", { bubbles: true }));
     text.focus();
     hide();
   }
@@ -101,7 +102,7 @@
     const count = list().children.length;
     if (event.key === "ArrowDown") active = (active + 1) % count;
     else if (event.key === "ArrowUp") active = (active + count - 1) % count;
-    else if ((event.key === "Enter" && !event.shiftKey) || event.key === "Tab") choose(list().children[active]);
+    else if ((event.key === "Enter" || event.key === "Tab") && !event.shiftKey) choose(list().children[active]);
     else if (event.key === "Escape") hide();
     else return;
     event.preventDefault();
@@ -109,7 +110,7 @@
   }
 
   document.addEventListener("keydown", (event) => { if (event.target.id === "note-text") pressed(event); }, true);
-  document.addEventListener("input", (event) => { if (event.target.id === "note-text") update(); });
+  document.addEventListener("input", (event) => { if (event.isTrusted && event.target.id === "note-text") update(); });
   document.addEventListener("click", (event) => { if (event.target.id === "note-text") update(); });
   document.addEventListener("focusin", (event) => { if (event.target.id === "note-text") loadNames(); });
   document.addEventListener("focusout", (event) => { if (event.target.id === "note-text") hide(); });

@@ -1,0 +1,56 @@
+/* Keep what is being written. A field with `data-draft`, a name that is unique on the site, gets its text back after its
+   part of the page was replaced, and in the same tab after another page was open. Its form keeps its nonce, so that a
+   text whose reply was lost is not stored twice. Sending the form or signing out ends the draft. */
+(() => {
+  "use strict";
+
+  const PREFIX = "dispatch.draft.";
+  const keyOf = (field) => PREFIX + field.dataset.draft;
+
+  function stored(field) {
+    try { return JSON.parse(sessionStorage.getItem(keyOf(field))) || { text: "" }; } catch { return { text: "" }; }
+  }
+
+  function store(field, text, nonce) {
+    try {
+      if (text) sessionStorage.setItem(keyOf(field), JSON.stringify({ text, nonce }));
+      else sessionStorage.removeItem(keyOf(field));
+    } catch { /* storage is off or full: the text is kept as long as the field is on the page */ }
+  }
+
+  const keep = (field) => store(field, field.value, field.form.elements.nonce?.value);
+
+  function restore() {
+    for (const field of document.querySelectorAll("[data-draft]")) {
+      if (field.value) {
+        keep(field); // it never left the page, or the server returned what it refused
+        continue;
+      }
+      const { text, nonce } = stored(field);
+      if (!text) continue;
+      field.value = text;
+      if (nonce) field.form.elements.nonce.value = nonce;
+      const box = field.closest("details");
+      if (box) box.open = true;
+    }
+  }
+
+  /* The form was sent. What was written since then stays, as a new text. */
+  document.addEventListener("htmx:beforeSwap", (event) => {
+    const { requestConfig, xhr } = event.detail;
+    const field = requestConfig?.verb === "post" && requestConfig.elt.querySelector("[data-draft]");
+    if (!field || xhr.status >= 300 || requestConfig.triggeringEvent?.submitter?.name) return;
+    const sent = requestConfig.parameters[field.name];
+    store(field, field.value.startsWith(sent) ? field.value.slice(sent.length).trimStart() : field.value);
+  });
+
+  document.addEventListener("input", (event) => { if (event.target.matches("[data-draft]")) keep(event.target); });
+  document.addEventListener("htmx:afterSettle", restore);
+  document.addEventListener("DOMContentLoaded", restore);
+  document.addEventListener("submit", (event) => {
+    if (!event.target.matches("[data-sign-out]")) return;
+    try {
+      for (const key of Object.keys(sessionStorage)) if (key.startsWith(PREFIX)) sessionStorage.removeItem(key);
+    } catch { /* storage is off: there are none */ }
+  });
+})();
