@@ -5,10 +5,13 @@ These are notifications and alerts about a customer's jobs or a technician, and 
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from django.db.models import Q
 
+from accounts.models import User
+from dispatch.core.models import Event
 from dispatch.core.privacy import personal_data, scrubbing
 from dispatch.core.privacy.personal_data import DataSubject, PersonalDataHandler
 from dispatch.jobs import personal as jobs
@@ -88,6 +91,7 @@ def erase(person: DataSubject) -> int:
     """Delete the user's rows, redact the rows about a customer, and return the number of rows changed."""
     count = _texts(person).update(body="")
     count += sum(_redact(person, model) for model in (Notification, Alert))
+    count += _redact_actor(person)
     own = (Notification, Preference, Claim, PhoneConfirmation)
     count += sum(_own(person, model).delete()[0] for model in own)
     count += int(_browsers(person).defer("endpoint", "keys").delete()[0])
@@ -106,6 +110,42 @@ def _redact(person: DataSubject, model: Any) -> int:
             row.title, row.body = title, ""
             changed.append(row)
     model.objects.bulk_update(changed, ["title", "body"], batch_size=personal_data.BATCH)
+    return len(changed)
+
+
+def _redact_actor(person: DataSubject) -> int:
+    """Remove the member's name from what colleagues were notified of: what the member did, and what they ended."""
+    user = User.objects.filter(pk=person.user_id).only("name").first() if person.user_id else None
+    if user is None or not user.name:
+        return 0
+    pattern = scrubbing.word_pattern((), {user.name})
+    events = Event.objects.filter(
+        organization_id=person.organization_id, actor_type="user", actor_id=user.pk
+    ).values("pk")
+    ended = Q(settled_how__istartswith=f"{user.name} ")
+    deliveries = Delivery.objects.of(person.organization_id).filter(notification__event_id__in=events)
+    texts = Text.objects.of(person.organization_id).filter(purpose="alert", subject_id__in=deliveries.values("pk"))
+    count = _substitute(texts, pattern, "body")
+    for model in (Notification, Alert):
+        rows = model.objects.of(person.organization_id).filter(Q(event_id__in=events) | ended)
+        count += _substitute(rows, pattern, "title", "settled_how")
+    return count
+
+
+def _substitute(rows: Any, pattern: re.Pattern[str], *fields: str) -> int:
+    """Replace every match in these fields, within their lengths. Return how many rows changed."""
+    limits = [rows.model._meta.get_field(field).max_length for field in fields]
+    changed: list[Any] = []
+    for row in rows.only(*fields):
+        before = [getattr(row, field) for field in fields]
+        after = [
+            pattern.sub(personal_data.ERASED, text)[:limit] for text, limit in zip(before, limits, strict=True)
+        ]
+        if after != before:
+            for field, text in zip(fields, after, strict=True):
+                setattr(row, field, text)
+            changed.append(row)
+    rows.model.objects.bulk_update(changed, fields, batch_size=personal_data.BATCH)
     return len(changed)
 
 

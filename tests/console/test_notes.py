@@ -21,6 +21,7 @@ from dispatch.jobs import personal, timeline
 from dispatch.jobs.models import Job, JobNote
 from dispatch.jobs.rules.mentions import find_mentions
 from dispatch.jobs.services import notes
+from dispatch.telephony.models import Text
 from notifications.models import Alert, Delivery, Notification, Route
 from notifications.services import ownership
 from notifications.services.deliveries import is_needed
@@ -256,6 +257,32 @@ def test_api_lists_writes_and_deletes_notes(desk, kim):
     assert Api(user=kim).delete(f"{path}{note['id']}/").status_code == 404
     reader = Api(key=make.api_key(desk.organization, "read"))
     assert reader.post(path, {"text": "No"}).status_code == 403
+
+
+def test_erasing_a_member_erases_their_name_in_colleagues_notifications(desk, kim):
+    zoe = make.dispatcher(desk.organization, "Zoe Quinn")
+    emailed_toast(desk, kim)
+    job, number = desk.job(), make.number(desk.organization)
+    for words in ("@Kim: Whitfield has the key", "@Kim: cancel it"):
+        note = notes.write_note(job.pk, words, actor=actor_of(zoe))
+    assert notified() == ["Kim", "Kim"]
+    notes.delete_note(job.pk, note.pk, actor=actor_of(zoe), is_admin=False)
+    handle([Event.objects.get(kind="job.note_deleted")])
+    carried = Delivery.objects.filter(notification__user=kim).first()
+    assert carried
+    text = Text.objects.create(
+        organization=desk.organization, purpose="alert", subject_id=carried.pk, account=number.account,
+        number=number, to_phone="+16025550150", from_phone="1", body="Zoe Quinn mentioned you in a note",
+        status="delivered", not_after=clock.now(),
+    )  # fmt: skip
+    erase_person(DataSubject(desk.organization.pk, user_id=zoe.pk), actor=actor_of(desk.person))
+    shown = json.dumps(list(Notification.objects.values("title", "settled_how")))
+    assert "erased mentioned you in a note" in shown
+    assert "erased deleted the note" in shown
+    assert "Quinn" not in shown
+    text.refresh_from_db()
+    assert text.body == "erased mentioned you in a note"
+    assert Notification.objects.filter(user=kim, body__contains="Whitfield").exists(), "the customer is not erased"
 
 
 def test_erasing_a_customer_or_a_member_erases_them_in_notes(desk, kim):
