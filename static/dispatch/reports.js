@@ -2,7 +2,7 @@
 (() => {
   "use strict";
   const TIME_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400];
-  const SLICE = 22, SLICE_NARROW = 13, NARROW = 480;
+  const SLICE = 28, SLICE_NARROW = 13, NARROW = 480;
   const drawn = [];
 
   /* A token's color in the current theme: the browser resolves light-dark(). */
@@ -50,15 +50,21 @@
     return found;
   }
 
-  function nameScale(data, tones, width) {
+  /* A name in a line of at most this length, or on a narrow chart in two. What does not fit is cut. */
+  function nameLines(name, width) {
     const most = width < NARROW ? SLICE_NARROW : SLICE;
-    const short = (name) => (name.length > most ? `${name.slice(0, most - 1)}…` : name);
+    const cut = (part) => (part.length > most ? `${part.slice(0, most - 1)}…` : part);
+    const end = name.lastIndexOf(" ", most);
+    return name.length <= most || width >= NARROW || end < 1 ? cut(name) : [name.slice(0, end), cut(name.slice(end + 1))];
+  }
+
+  function nameScale(data, tones) {
     return {
       grid: { display: false },
       border: { color: tones.line },
       ticks: {
         color: data.sideways ? tones.ink : tones.quiet, maxRotation: 0, autoSkip: !data.sideways, autoSkipPadding: 12,
-        callback: (_value, index) => short(data.names[index]),
+        callback(_value, index) { return nameLines(data.names[index], this.chart.canvas.parentElement.clientWidth); },
       },
     };
   }
@@ -74,8 +80,8 @@
     };
   }
 
-  function options(data, tones, width) {
-    const value = scale(data, tones), name = nameScale(data, tones, width);
+  function options(data, tones) {
+    const value = scale(data, tones), name = nameScale(data, tones);
     return {
       animation: false, responsive: true, maintainAspectRatio: false, indexAxis: data.sideways ? "y" : "x",
       interaction: { mode: "index", intersect: false, axis: data.sideways ? "y" : "x" },
@@ -119,16 +125,16 @@
     if (data.sideways) box.style.height = `${72 + data.names.length * (14 + 12 * data.series.length)}px`;
     const chart = new Chart(canvas, {
       data: { labels: data.names, datasets: data.series.map((series) => dataset(series, tones, data)) },
-      options: options(data, tones, box.clientWidth),
+      options: options(data, tones),
     });
-    drawn.push({ chart, data, canvas });
+    drawn.push({ chart, data });
   }
 
   function recolor() {
     const tones = palette();
-    for (const { chart, data, canvas } of drawn) {
+    for (const { chart, data } of drawn) {
       chart.data.datasets = data.series.map((series) => dataset(series, tones, data));
-      chart.options = options(data, tones, canvas.parentElement.clientWidth);
+      chart.options = options(data, tones);
       chart.update("none");
     }
   }
