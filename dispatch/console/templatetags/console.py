@@ -48,6 +48,13 @@ def translated(text: object) -> str:
     return languages.gettext(str(text)) if text else ""
 
 
+@register.filter
+def event_words(kind: str) -> str:
+    """Return what happened, such as "Circuit opened" for "endpoint.circuit_opened", in the active language."""
+    words = languages.gettext(kind.partition(".")[2]).replace("_", " ").replace("cancelled", "canceled")
+    return words[:1].upper() + words[1:]
+
+
 @register.filter(name="label")
 def label_filter(text: object) -> str:
     """Translate a label, such as the name of a voice, into the active language."""
