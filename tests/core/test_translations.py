@@ -37,7 +37,7 @@ CALENDAR = {
     *calendar.month_name,
     *calendar.month_abbr,
     "M j, Y",
-    "M j, Y, H:i",
+    "M j, Y, H:i T",
 }
 
 

@@ -40,7 +40,7 @@ def pointers() -> list[str]:
     consumer = queues.consumer("looks")
     found = consumer.receive(100, 0.2)
     consumer.ack_many(found)
-    return sorted(queues_id(delivery.pointer_json) for delivery in found)
+    return sorted((queues_id(delivery.pointer_json) for delivery in found), key=int)
 
 
 def queues_id(pointer_json: str) -> str:
