@@ -25,7 +25,7 @@ from dispatch.core.runtime.fair_shares import AsyncShares, SharesClosed
 from dispatch.outbox import access_tokens, http_delivery, metrics, publisher
 from dispatch.outbox.pointer import check_token
 from dispatch.outbox.services import attempts, target_health
-from dispatch.outbox.services.attempt_results import AttemptResult, finish_unlocked
+from dispatch.outbox.services.attempt_results import AttemptResult, finish_attempts
 from dispatch.outbox.services.attempts import DeliveryAttempt, NoShare, PointerRefused, StartResult, ticks
 from dispatch.outbox.services.scheduling import Claim
 
@@ -224,12 +224,12 @@ class Processor:
                 log.warning("next_attempts_not_begun", results=len(results), error=str(error).strip())
         claim = not publisher.is_down()
         try:
-            finished = finish_unlocked(results, claim=claim)
+            finished = finish_attempts(results, claim=claim)
         except IntegrityError:
             # The unique index rejected the next message claimed: leave the choice to the poller.
             if len(results) > 1 or not claim:
                 raise
-            finished = finish_unlocked(results, claim=False)
+            finished = finish_attempts(results, claim=False)
         self._pass_on(Handover((), finished.claims, len(results) - len(finished.left)), hand_over)
         return finished.left
 
@@ -242,7 +242,7 @@ class Processor:
         """
         pointers = [(result.call.id, result.call.epoch) for result in results]
         tickets = {pointer: self._running[pointer].ticket for pointer in pointers}
-        finished = finish_unlocked(results, start=True)
+        finished = finish_attempts(results, start=True)
         for result in finished.left:
             del tickets[result.call.id, result.call.epoch]
         shares: dict[int | None, list[Ticket]] = defaultdict(list)

@@ -14,7 +14,7 @@ from dispatch.outbox import loops, publisher, queues
 from dispatch.outbox.models import Message
 from dispatch.outbox.rules.responses import Verdict
 from dispatch.outbox.services import attempts
-from dispatch.outbox.services.attempt_results import AttemptResult, finish_unlocked
+from dispatch.outbox.services.attempt_results import AttemptResult, finish_attempts
 from dispatch.outbox.services.attempts import DeliveryAttempt
 from tests.core.outages import own_valkey
 from tests.harness.outbox import World
@@ -128,7 +128,7 @@ def test_attempts_that_passed_no_queue_do_not_hide_that_it_is_behind(world: Worl
     started, _ = attempts.start_attempts([(first, 1), (waiting[0], 1)])
     call, now = started[0], clock.now()
     assert isinstance(call, DeliveryAttempt)
-    finish_unlocked([AttemptResult(call, Verdict("delivered"), now, now, 0.1, 200)], start=True)
+    finish_attempts([AttemptResult(call, Verdict("delivered"), now, now, 0.1, 200)], start=True)
     assert world.status(following) == "PROCESSING"
     loops.recover_calls()
     assert pointers() == []

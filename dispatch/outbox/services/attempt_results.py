@@ -28,7 +28,6 @@ from dispatch.outbox.services.scheduling import (
     claim_next,
     end_messages,
     end_messages_later,
-    lock_groups,
     reschedule_groups,
     try_lock_groups,
 )
@@ -56,11 +55,13 @@ class Finished:
     left: Sequence[AttemptResult] = ()
 
 
-def finish_unlocked(results: Sequence[AttemptResult], *, claim: bool = True, start: bool = False) -> Finished:
-    """Finish the attempts whose groups no other transaction has locked, as `finish_attempts` does.
+def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True, start: bool = False) -> Finished:
+    """Record the results of the groups that no other transaction has locked, and claim their next messages.
 
-    With `start`, the next attempts are started in the same transaction, if nothing has to be waited for: at most
-    one of its organization in the slot of each that ends.
+    A result of an older epoch is recorded as late and changes nothing else. A message canceled in the meantime
+    stays CANCELLED. `claim=False` leaves the next messages to the poller. With `start`, the next attempts are
+    started in the same transaction, if nothing has to be waited for: at most one of its organization in the slot
+    of each that ends.
     """
     asked, groups = ticks(), {result.call.group_id for result in results if result.call.is_ordered}
     with transaction.atomic(savepoint=False):
@@ -69,7 +70,7 @@ def finish_unlocked(results: Sequence[AttemptResult], *, claim: bool = True, sta
         ready = [result for result in results if result not in left] if left else results
         if not ready:
             return Finished(left=left)
-        claims, started = _finish_attempts(ready, claim=claim, are_locked=True, start=start)
+        claims, started = _record_and_claim(ready, claim=claim, start=start)
         begun = build_started(started, asked)
         if begun:
             fault_injection.crash_point("outbox.begin.before_commit")
@@ -78,26 +79,10 @@ def finish_unlocked(results: Sequence[AttemptResult], *, claim: bool = True, sta
     return Finished(claims, begun, left)
 
 
-def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True) -> list[Claim]:
-    """Record the results and return the claims of the groups' next messages, to be published after the commit.
-
-    A result of an older epoch is recorded as late and changes nothing else. A message canceled in the meantime
-    stays CANCELLED. `claim=False` leaves the next messages to the poller.
-    """
-    with transaction.atomic(savepoint=False):
-        claims, _ = _finish_attempts(results, claim=claim)
-        fault_injection.crash_point("outbox.finish.before_commit")
-        transaction.on_commit(partial(fault_injection.crash_point, "outbox.finish.committed"))
-    return claims
-
-
-def _finish_attempts(
-    results: Sequence[AttemptResult], *, claim: bool, are_locked: bool = False, start: bool = False
+def _record_and_claim(
+    results: Sequence[AttemptResult], *, claim: bool, start: bool
 ) -> tuple[list[Claim], list[StartedRow]]:
-    """Do what `finish_attempts` does, in its transaction, and `start` attempts.
-
-    `are_locked`: an earlier statement of this transaction has locked the groups.
-    """
+    """Do what `finish_attempts` does. An earlier statement of this transaction has locked the groups."""
     now = clock.now()
     groups = {result.call.group_id for result in results if result.call.is_ordered}
     # One batch may hold an older and a newer epoch of the same message: each is a separate row, and only one
@@ -106,8 +91,6 @@ def _finish_attempts(
     endings = [_ending(result, now) for result in distinct.values()]
     own_targets = {result.call.target_id for result in results}
     pools = sorted({result.call.pool_id for result in results})
-    if not are_locked:
-        lock_groups(groups)
     if claim and not target_health.is_concerned(results):  # nearly all results take this path: three round trips
         with sql.pipeline(one_plan=True):
             ended = end_messages_later(endings, ["PROCESSING", "CANCELLED"], now)
