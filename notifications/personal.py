@@ -6,6 +6,7 @@ These are notifications and alerts about a customer's jobs or a technician, and 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import Q
@@ -102,15 +103,7 @@ def _redact(person: DataSubject, model: Any) -> int:
     """Clear the bodies, and remove the person's values from the titles."""
     names = jobs.identifiers(person).names | technicians.identifiers(person).names
     pattern = scrubbing.word_pattern(person.words, {name for name in names if len(name) > 1})
-    rows = list(_about(person, model).only("title", "body"))
-    changed = []
-    for row in rows:
-        title = pattern.sub(personal_data.ERASED, row.title)
-        if row.body or title != row.title:
-            row.title, row.body = title, ""
-            changed.append(row)
-    model.objects.bulk_update(changed, ["title", "body"], batch_size=personal_data.BATCH)
-    return len(changed)
+    return _substitute(_about(person, model), pattern, "title", clears=["body"])
 
 
 def _redact_actor(person: DataSubject) -> int:
@@ -132,20 +125,19 @@ def _redact_actor(person: DataSubject) -> int:
     return count
 
 
-def _substitute(rows: Any, pattern: re.Pattern[str], *fields: str) -> int:
-    """Replace every match in these fields, within their lengths. Return how many rows changed."""
-    limits = [rows.model._meta.get_field(field).max_length for field in fields]
+def _substitute(rows: Any, pattern: re.Pattern[str], *fields: str, clears: Sequence[str] = ()) -> int:
+    """Replace every match in these fields, within their lengths, and clear others. Return the number of rows."""
+    limits = {field: rows.model._meta.get_field(field).max_length for field in fields}
     changed: list[Any] = []
-    for row in rows.only(*fields):
-        before = [getattr(row, field) for field in fields]
-        after = [
-            pattern.sub(personal_data.ERASED, text)[:limit] for text, limit in zip(before, limits, strict=True)
-        ]
+    for row in rows.only(*fields, *clears):
+        before = {field: getattr(row, field) for field in (*fields, *clears)}
+        after = {field: pattern.sub(personal_data.ERASED, before[field])[: limits[field]] for field in fields}
+        after |= dict.fromkeys(clears, "")
         if after != before:
-            for field, text in zip(fields, after, strict=True):
+            for field, text in after.items():
                 setattr(row, field, text)
             changed.append(row)
-    rows.model.objects.bulk_update(changed, fields, batch_size=personal_data.BATCH)
+    rows.model.objects.bulk_update(changed, [*fields, *clears], batch_size=personal_data.BATCH)
     return len(changed)
 
 
