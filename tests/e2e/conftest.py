@@ -14,7 +14,9 @@ from django.conf import settings
 from django.test import Client
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from accounts.models import User
+from accounts.models import Organization, User
+from dispatch.core import clock
+from dispatch.dev.demo import history, seed
 from tests.console.conftest import BACKEND, browser  # noqa: F401
 from tests.jobs.conftest import floor  # noqa: F401
 from tests.support.chromium import ARGUMENTS, CHROMIUM
@@ -35,6 +37,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         screen = callspec.params["width"], callspec.params["scheme"]
         if screen in TURNS and screen != TURNS[zlib.crc32(item.originalname.encode()) % len(TURNS)]:
             item.add_marker(pytest.mark.soak)
+
+
+@pytest.fixture
+def company() -> Organization:
+    """Return the demo company with its history, whose users have dismissed the tour."""
+    organization = seed.seed()
+    assert history.fill(organization, "http://127.0.0.1:9/demo-receiver")
+    User.objects.update(tour_dismissed_at=clock.now())
+    return organization
 
 
 @pytest.fixture(scope="package")

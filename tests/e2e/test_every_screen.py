@@ -18,8 +18,6 @@ from playwright.sync_api import Page
 from playwright.sync_api import TimeoutError as PlaywrightTimeoutError
 
 from accounts.models import Organization, User
-from dispatch.core import clock
-from dispatch.dev.demo import history, seed
 from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job, Offer
 from tests.e2e.test_board import WCAG
@@ -56,14 +54,6 @@ MAX_PAGES = 400
 WHOLE_HEIGHT = """
 Math.max(...[document.documentElement, ...document.querySelectorAll('.sheet')].map(one => one.scrollHeight * 1.1))
 """
-
-
-@pytest.fixture
-def company() -> Organization:
-    organization = seed.seed()
-    assert history.fill(organization, "http://127.0.0.1:9/demo-receiver")
-    User.objects.update(tour_dismissed_at=clock.now())
-    return organization
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)

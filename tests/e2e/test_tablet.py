@@ -5,9 +5,7 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Page, expect
 
-from accounts.models import Organization, User
-from dispatch.core import clock
-from dispatch.dev.demo import history, seed
+from accounts.models import User
 from tests.e2e.test_attention import shot
 
 pytestmark = [pytest.mark.browser, pytest.mark.soak, pytest.mark.django_db(transaction=True)]
@@ -32,14 +30,6 @@ PAGES = (
     "/leads/", "/schedules/", "/schedules/?view=all", "/schedules/?view=calendar", "/schedules/?view=runs",
     "/reports/campaigns/", "/reports/customers/",
 )  # fmt: skip
-
-
-@pytest.fixture
-def company() -> Organization:
-    organization = seed.seed()
-    assert history.fill(organization, "http://127.0.0.1:9/demo-receiver")
-    User.objects.update(tour_dismissed_at=clock.now())
-    return organization
 
 
 def sized(page: Page, width: int, path: str, app_url: str) -> Page:
