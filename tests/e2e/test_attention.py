@@ -31,13 +31,12 @@ SHOTS = os.environ.get("BOARD_SHOTS", "")
 @pytest.fixture
 def burst(floor) -> list[Job]:
     """Jobs without anybody near, received one minute after the other; the last one is urgent."""
-    made = []
-    for number in range(MANY):
-        submission = floor.submit(
-            customer_name=f"Customer {number}", address=f"{number} N Central Ave, Phoenix, AZ 85004"
-        )
-        floor.work()
-        made.append(floor.job(submission))
+    forms = [
+        floor.submit(customer_name=f"Customer {number}", address=f"{number} N Central Ave, Phoenix, AZ 85004")
+        for number in range(MANY)
+    ]
+    floor.work()
+    made = [floor.job(submission) for submission in forms]
     now = clock.now()
     for number, job in enumerate(made):
         asked = now - timedelta(minutes=MANY - number)

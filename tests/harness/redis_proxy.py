@@ -50,7 +50,8 @@ class RedisProxy:
         password = urlsplit(upstream_url).password
         login = f":{password}@" if password else ""
         self.url = f"redis://{login}127.0.0.1:{self.port}/{database}"
-        self.unanswered = self.connections = self.cuts = 0
+        self.connections = self.cuts = 0
+        self.unanswered_at: list[float] = []  # in monotonic seconds
         self._mode, self._delay_s, self._marker, self._cuts_left = "pass", 0.0, b"", 0
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
@@ -158,9 +159,9 @@ class RedisProxy:
             self.cuts += 1
             return True
 
-    def _count_unanswered(self) -> None:
-        with self._lock:
-            self.unanswered += 1
+    @property
+    def unanswered(self) -> int:
+        return len(self.unanswered_at)
 
 
 class _Connection:
@@ -188,7 +189,7 @@ class _Connection:
         if self.proxy._mode == "hang":
             if not self.is_unanswered:
                 self.is_unanswered = True
-                self.proxy._count_unanswered()
+                self.proxy.unanswered_at.append(time.monotonic())
             return True
         self.is_cut = self.is_cut or self.proxy._counts_cut(request)
         self.upstream.sendall(request)
