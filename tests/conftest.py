@@ -8,7 +8,6 @@ committed rows: mark such tests `@pytest.mark.django_db(transaction=True)`, or u
 from __future__ import annotations
 
 import gc
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import suppress
@@ -62,11 +61,8 @@ def django_db_modify_db_settings(
     """Create the test database as a copy of a migrated one, unless an earlier run's is used (`--reuse-db`)."""
     if not django_settings.EMBEDDED_POSTGRES or request.config.getvalue("reuse_db"):
         return
-    is_one_of_several = "PYTEST_XDIST_WORKER" in os.environ
     with django_db_blocker.unblock():
-        template = create_template(
-            django_settings.DATA_DIR.parent if is_one_of_several else django_settings.DATA_DIR
-        )
+        template = create_template()
     connection.settings_dict["TEST"] |= {"TEMPLATE": template, "MIGRATE": False}
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from io import StringIO
@@ -21,11 +19,12 @@ from django.db.migrations import operations
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.state import ProjectState
 from django.db.models.functions import Now
-from psycopg import sql
 
 from dispatch.core.db.errors import sqlstate
+from dispatch.core.db.initial_schema import SCHEMA
 from dispatch.core.management.commands import migrate as command
 from tests.harness.postgres_pair import using
+from tests.initial_schema import dump
 from tests.support.expand_only import SMALL_TABLES, find_contractions, find_long_locks, find_table_scans
 from tests.support.processes import database_url, environment, running
 from tests.support.waiting import PATIENCE, wait_until
@@ -45,15 +44,6 @@ executor.migrate(first + leaves)
 """
 
 
-@pytest.fixture
-def empty_database() -> Iterator[str]:
-    name = f"test_migrations_{secrets.token_hex(4)}"
-    with psycopg.connect(database_url("postgres"), autocommit=True) as server:
-        server.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
-        yield name
-        server.execute(sql.SQL("DROP DATABASE {} WITH (FORCE)").format(sql.Identifier(name)))
-
-
 def test_database_of_first_release_is_migrated(empty_database: str) -> None:
     env = environment(empty_database)
     with running("shell", "-v0", "-c", FIRST_RELEASE, env=env) as old:
@@ -68,6 +58,8 @@ def test_database_of_first_release_is_migrated(empty_database: str) -> None:
             assert migrate.ends(timeout=3 * PATIENCE) == 0, migrate.log()
     with running("check", "--database", "default", env=env) as check:
         assert check.ends() == 0, check.log()
+    # An empty database gets its tables from this file: `python -m tests.initial_schema` writes it.
+    assert dump(empty_database) == SCHEMA.read_text()
 
 
 def refuse(times: int, error: type[psycopg.Error]) -> Any:

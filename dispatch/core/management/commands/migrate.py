@@ -18,6 +18,7 @@ from django.db.migrations.recorder import MigrationRecorder
 
 from dispatch.core.db import blockers
 from dispatch.core.db.errors import sqlstate
+from dispatch.core.db.initial_schema import create_tables
 
 # While a migration waits for a table, all statements on that table wait behind it: less than WEB_LOCK_TIMEOUT_S.
 LOCK_TIMEOUT_S = 2.0
@@ -31,6 +32,8 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 15.0
 # The tables of a statement. A migration that failed at one of them locks them first when it is repeated. Otherwise
 # a slow migration could fail each time: processes would wait for its first table with the second one in use.
 _TABLES = re.compile(r'(?:\bTABLE(?: IF EXISTS)?(?: ONLY)?|\bON|\bREFERENCES) "(\w+)"')
+# With one of these options, not everything is to be migrated, or nothing is.
+_PARTIAL = ("app_label", "check_unapplied", "fake", "fake_initial", "plan", "prune", "step_by_step")
 _CONFLICTS = {"40P01": "deadlock", "55P03": "lock timeout"}
 _HOLDS_A_TABLE = """
 SELECT EXISTS (
@@ -63,10 +66,15 @@ class Command(migrate.Command):
             default=GIVE_UP_AFTER_S,
             help="end if the same migration is locked for this many seconds (default: %(default)s)",
         )
+        parser.add_argument(
+            "--step-by-step", action="store_true", help="apply each migration, also to an empty database"
+        )
 
     def handle(self, *args: Any, **options: Any) -> Any:
         """Migrate. Raises CommandError if a migration cannot get its locks for `--give-up-after` seconds."""
         connection = connections[options["database"]]
+        if not any(options[name] for name in _PARTIAL) and (count := create_tables(connection)):
+            self.stdout.write(f"  Created the tables of an empty database: {count} migrations.")
         applied, since, failures = -1, 0.0, 0
         contended: list[str] = []
         while True:
