@@ -28,7 +28,7 @@ class Rule:
     filled with the event's data, the subject's `id`, the `actor`, and the subject's facts; a part without a value
     is left out. `ends`: event kinds about the same subject that end the cause, each with the phrase that follows
     the actor's name. `withdraws`: the same, for kinds that take away what the notification is about: such an event
-    withdraws the notifications of the events whose data have its value of the field `same`. `when`: whether this
+    withdraws the notifications of the events whose data have its value of the field `item`. `when`: whether this
     event notifies. `once_in_s`: minimum seconds between two notifications of this kind in one organization.
     `email`: send email by default. `says`: further values derived from the event's data, by name. `many`: the
     title of one notification for `count` events about the same subject whose data have the same value of the
@@ -50,6 +50,7 @@ class Rule:
     says: Callable[[Mapping[str, Any]], Mapping[str, str]] = lambda data: {}
     many: str = ""
     same: str = ""
+    item: str = ""
     owner: str = ""
 
     @property
@@ -207,7 +208,8 @@ TABLE: tuple[Rule, ...] = (
         "job.note_written", TOAST, mark("A colleague mentioned you in a note"),
         "{actor} mentioned you in a note on job {id}", ("{service}", "{customer}", "{place}"),
         owner="mentioned", when=lambda data: bool(data.get("mentioned")),
-        withdraws={"job.note_deleted": "deleted the note"}, same="note_id",
+        withdraws={"job.note_deleted": "deleted the note"}, item="note_id",
+        many="{count} notes on job {id} mention you",
     ),
     Rule(
         "technician.may_not_come", CRITICAL, mark("A technician with open jobs opted out of texts"),

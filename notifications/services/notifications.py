@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import Any
 
 import structlog
 from django.db import transaction
@@ -21,15 +20,12 @@ from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from notifications import live_updates, rules, sql
 from notifications.models import Alert, Channel, Delivery, Level, Notification, Route
-from notifications.services import alerts, chat_channels, ownership, push_subscriptions, withdrawal
+from notifications.services import alerts, chat_channels, grouping, ownership, push_subscriptions, withdrawal
 from notifications.services.preferences import Wants, plan_of, wants_of
 from notifications.services.push_messages import PUSH_LOOP
-from notifications.subjects import facts_of
 
 log = structlog.get_logger(__name__)
 
-# An unread notification counts further events of its kind and subject for this long, at most this many.
-GROUPED_FOR, MAX_GROUPED = timedelta(minutes=10), 1000
 EMAIL_LOOP, PHONE_LOOP = "notifications_email", "notifications_phone"
 
 
@@ -82,20 +78,13 @@ def _notify(rule: rules.Rule, event: Event) -> None:
     route = _route(rule, event)
     if not route.is_on or (rule.once_in_s and _was_notified_recently(rule, event)):
         return
-    values = {
-        **facts_of(event.subject_type, event.subject_id),
-        **event.data,
-        **rule.says(event.data),
-        "id": event.subject_id,
-        "actor": event.actor_label,
-    }
-    message = rules.message_of(rule, values)
+    message = rules.message_of(rule, grouping.values_of(rule, event))
     level = route.level or rule.level
     users = _recipients(rule, event, route)
     if not users and not rule.owner:
         log.error("notification_without_recipients", organization=event.organization_id, kind=event.kind)
     if rule.many and level != Level.CRITICAL:
-        users = _count_in_earlier(rule, event, users, values)
+        users = grouping.count_in_earlier(rule, event, users)
     alert = _raise_alert(event, message) if level == Level.CRITICAL else None
     wants = wants_of(event.organization_id, users, rule.kind, is_alert=alert is not None)
     write(event.organization_id, users, wants, event=event, level=level, message=message, alert=alert)
@@ -116,52 +105,6 @@ def _recipients(rule: rules.Rule, event: Event, route: Route) -> Sequence[int]:
         members = Membership.objects.of(event.organization_id).filter(user_id__in=owners, is_active=True)
         return list(members.values_list("user_id", flat=True))
     return rules.choose_recipients(people_of(event.organization_id), route.to or rule.to)
-
-
-def _count_in_earlier(rule: rules.Rule, event: Event, users: Sequence[int], values: dict[str, Any]) -> list[int]:
-    """Count the event in the users' recent unread notifications of the same kind and subject.
-
-    Return the users without such a notification, who get a new one. A repeated event is counted once.
-    """
-    rows = Notification.objects.of(event.organization_id).filter(
-        kind=rule.kind,
-        subject_type=event.subject_type,
-        subject_id=event.subject_id,
-        user_id__in=users,
-        alert=None,
-        read_at=None,
-        event_id__lt=event.pk,
-        created_at__gt=event.at - GROUPED_FOR,
-    )
-    earlier = _same_events(rule, event)
-    changed: dict[int, int] = {}  # the user's id → the notification's
-    for row in rows.select_for_update(no_key=True).order_by("-pk"):
-        if row.user_id is None or row.event_id not in earlier or row.user_id in changed:
-            continue
-        count = 1 + sum(event_id >= row.event_id for event_id in earlier)
-        message = rules.message_of(rule, {**values, "count": count})
-        row.title, row.body = message.title, message.body
-        row.save(update_fields=["title", "body"])
-        changed[row.user_id] = row.pk
-    live_updates.notify_changed(event.organization_id, list(changed.values()))
-    return [user for user in users if user not in changed]
-
-
-def _same_events(rule: rules.Rule, event: Event) -> list[int]:
-    """Return the ids of the recent earlier events that one notification may report together with this one."""
-    recent = Event.objects.filter(
-        organization_id=event.organization_id,
-        kind=event.kind,
-        subject_type=event.subject_type,
-        subject_id=event.subject_id,
-        at__gt=event.at - 2 * GROUPED_FOR,
-        pk__lt=event.pk,
-    )
-    return [
-        pk
-        for pk, data in recent.order_by("-pk").values_list("pk", "data")[:MAX_GROUPED]
-        if rule.when(data) and data.get(rule.same) == event.data.get(rule.same)
-    ]
 
 
 def _route(rule: rules.Rule, event: Event) -> Route:

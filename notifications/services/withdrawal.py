@@ -1,7 +1,7 @@
 """Withdraw the notifications of what is gone, such as a note that its author deleted.
 
 An unread notification counts as read from then on, and says why. What its channels have not sent is dropped. One
-that was read or acknowledged stays as it was.
+that counts other notes as well says how many are left. One that was read or acknowledged stays as it was.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dispatch.core import clock
 from dispatch.core.models import Event
 from notifications import live_updates, rules
 from notifications.models import Delivery, Notification
-from notifications.services import alerts
+from notifications.services import alerts, grouping
 
 
 def is_withdrawn(rule: rules.Rule, event: Event) -> bool:
@@ -30,21 +30,32 @@ def withdraw(rule: rules.Rule, event: Event) -> None:
         return
     how = rules.describe_resolution(event.kind, rule, event.actor_label, event.data)
     alerts.resolve_alerts(event, rule.kind, how, of_events=of_events)
-    written = Notification.objects.of(event.organization_id).filter(kind=rule.kind, event_id__in=of_events)
-    unread = written.filter(read_at=None, acknowledged_at=None, settled_at=None)
-    withdrawn = list(unread.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
+    withdrawn: list[int] = []
+    changed: list[int] = []
+    for row in _unread_notifications_of(rule, event, max(of_events)):
+        (changed if grouping.count_again(rule, row, event) else withdrawn).append(row.pk)
     now = clock.now()
     Notification.objects.filter(pk__in=withdrawn).update(read_at=now, settled_at=now, settled_how=how)
     alerts.drop_deliveries(Delivery.objects.filter(notification__in=withdrawn))
-    live_updates.notify_changed(event.organization_id, withdrawn)
+    live_updates.notify_changed(event.organization_id, withdrawn + changed)
+
+
+def _unread_notifications_of(rule: rules.Rule, event: Event, of_event: int) -> list[Notification]:
+    """Lock and return each person's notification that reports the event `of_event`, if it is unread."""
+    rows = Notification.objects.of(event.organization_id).filter(
+        kind=rule.kind, subject_type=event.subject_type, subject_id=event.subject_id, event_id__lte=of_event
+    )
+    latest = rows.order_by("user_id", "-event_id").distinct("user_id").values_list("pk", flat=True)
+    unread = rows.filter(pk__in=list(latest), read_at=None, acknowledged_at=None, settled_at=None)
+    return list(unread.select_for_update(no_key=True).order_by("pk"))
 
 
 def _same_thing(rule: rules.Rule, event: Event) -> QuerySet[Event]:
-    """Select the events about the same subject whose data have the same value of the rule's field `same`."""
+    """Select the events about the same subject whose data have the same value of the rule's field `item`."""
     events: QuerySet[Event] = Event.objects.filter(
         organization_id=event.organization_id,
         subject_type=event.subject_type,
         subject_id=event.subject_id,
-        **{f"data__{rule.same}": event.data.get(rule.same)},
+        **{f"data__{rule.item}": event.data.get(rule.item)},
     )
     return events

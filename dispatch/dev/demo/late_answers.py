@@ -91,8 +91,11 @@ def send_answer(controls: Controls, offer: Offer, late_by: str, number: str) -> 
 
 
 def late_acceptances(organization: Organization) -> dict[int, str]:
-    """Return how each job of the organization was accepted after its offer had expired: job id → channel."""
+    """Return how each job of the organization was accepted after its offer had ended: job id → channel.
+
+    An offer whose call fell into the outage is rescinded instead of timed out.
+    """
     events = Event.objects.filter(organization_id=organization.pk)
-    expired = events.filter(kind__in=("offer.timed_out", "offer.failed")).values("subject_id")
-    accepted = events.filter(kind="offer.accepted", subject_id__in=expired)
+    ended = events.filter(kind__in=("offer.timed_out", "offer.failed", "offer.rescinded")).values("subject_id")
+    accepted = events.filter(kind="offer.accepted", subject_id__in=ended)
     return {event.data["job_id"]: str(event.data.get("by", "phone")) for event in accepted}
