@@ -140,6 +140,9 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
         "notes_written": personal_data.as_rows(
             _notes_by_user(person), "id", "job_id", "author_label", "text", "written_at"
         ),
+        "notes_that_mention_them": personal_data.as_rows(
+            _notes_about_user(person), "id", "job_id", "author_label", "text", "written_at"
+        ),
         "calls_about_jobs": personal_data.as_rows(_calls_to_technician(person)),
     }
 

@@ -341,6 +341,39 @@ def test_erasure_leaves_no_note_in_stored_responses_of_the_api(desk, kim):
     assert stored() == ["Bring a ladder"]
 
 
+def test_a_members_export_has_the_notes_that_mention_them(desk, kim):
+    job, elsewhere = desk.job(), make.dispatcher(make.organization("Elsewhere"), "Kim")
+    write(desk, "Nobody", job)
+    note, deleted = write(desk, "Ask @Kim for the key", job), write(desk, "@Kim: wrong job", job)
+    notes.delete_note(job.pk, deleted.pk, actor=actor_of(desk.person), is_admin=False)
+    (row,) = personal.rows(DataSubject(desk.organization.pk, user_id=kim.pk))["notes_that_mention_them"]
+    assert (row["id"], row["job_id"], row["text"]) == (note.pk, job.pk, "Ask @Kim for the key")
+    assert row["author_label"] == "Dana"
+    for other in (
+        DataSubject(desk.organization.pk, user_id=desk.person.pk),
+        DataSubject(desk.organization.pk, user_id=elsewhere.pk),
+        DataSubject(elsewhere.memberships.get().organization_id, user_id=kim.pk),
+        DataSubject(desk.organization.pk, phone="+16025550123"),
+    ):
+        assert personal.rows(other)["notes_that_mention_them"] == []
+
+
+def test_deleted_notes_text_is_not_in_the_stored_response_and_no_repeat_writes_it_again(desk, kim):
+    job = desk.job()
+    api = Api(key=make.api_key(desk.organization, "read", "jobs:write", "manage"))
+    path = f"jobs/{job.pk}/notes/"
+    gone, kept = (
+        api.post(path, {"text": text}, Idempotency_Key=text[-1]).json()
+        for text in ("@Kim: gate 1", "@Kim: gate 2")
+    )
+    assert api.delete(f"{path}{gone['id']}/").status_code == 204
+    assert "gate 1" not in json.dumps(list(RememberedAnswer.objects.values_list("body", flat=True)))
+    again = api.post(path, {"text": "@Kim: gate 1"}, Idempotency_Key="1")
+    assert (again["Idempotency-Replayed"], again.json()["id"], again.json()["text"]) == ("true", gone["id"], "")
+    assert api.post(path, {"text": "@Kim: gate 2"}, Idempotency_Key="2").json() == kept
+    assert [note.pk for note in JobNote.objects.all()] == [kept["id"]]
+
+
 def nonce_of(page: str) -> str:
     return page.split('name="nonce" value="')[1].split('"')[0]
 

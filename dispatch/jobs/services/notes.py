@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 from dataclasses import asdict
 
@@ -12,7 +13,9 @@ from accounts.handover_notes.services import clean_text
 from accounts.models import Membership
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
-from dispatch.jobs.models import JobNote
+from dispatch.core.models import RememberedAnswer
+from dispatch.jobs.models import Job, JobNote
+from dispatch.jobs.models.notes import notes_endpoint
 from dispatch.jobs.rules.mentions import find_mentions
 from dispatch.jobs.services import transitions
 
@@ -63,4 +66,17 @@ def delete_note(job_id: int, note_id: int, *, actor: Actor, is_admin: bool) -> N
         if not may_delete(note, actor, is_admin=is_admin):
             raise PermissionDenied(_("Only its author or an admin can delete a note."))
         note.delete()
+        _erase_stored_response(job, note_id)
         transitions.append_job_event(job, "job.note_deleted", actor=actor, note_id=note_id)
+
+
+def _erase_stored_response(job: Job, note_id: int) -> None:
+    """Erase the text of a deleted note in the response that is kept for its Idempotency-Key.
+
+    The response stays, so that a repeated request does not write the note again.
+    """
+    stored = RememberedAnswer.objects.filter(organization_id=job.organization_id, endpoint=notes_endpoint(job.pk))
+    for row in stored:
+        if (response := json.loads(row.body))["id"] == note_id:
+            row.body = json.dumps({**response, "text": "", "mentioned": []}, ensure_ascii=False)
+            row.save(update_fields=["body"])
