@@ -26,7 +26,15 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony.speech import language_for
 from notifications import rendering
 from notifications.channels.push import Envelope
-from notifications.models import Alert, Delivery, EscalationPolicy, Level, PushMessage, PushSubscription
+from notifications.models import (
+    Alert,
+    Delivery,
+    EscalationPolicy,
+    Level,
+    Notification,
+    PushMessage,
+    PushSubscription,
+)
 from notifications.rules import BY_KIND, SEPARATOR
 from notifications.services import alert_links
 from notifications.services.deliveries import is_needed
@@ -142,6 +150,21 @@ def _render_close(row: PushMessage, subscription: PushSubscription) -> tuple[Pay
     return payload, NORMAL
 
 
+def _render_withdrawal(row: PushMessage, subscription: PushSubscription) -> tuple[Payload, str] | None:
+    """Render the end of a notification of what is gone, such as "Dana deleted the note"."""
+    notification = Notification.objects.filter(pk=row.subject_id).exclude(settled_at=None).first()
+    if notification is None:
+        return None
+    payload = {
+        "type": "close",
+        "tag": tag_of_event(notification.event_id),
+        "title": rendering.outcome_of(notification) if shows_details(row.organization_id) else _("Resolved"),
+        "body": row.organization.name,
+        "url": f"{reverse('console:notifications')}?in={row.organization.slug}",
+    }
+    return payload, NORMAL
+
+
 def _render_test(row: PushMessage, subscription: PushSubscription) -> tuple[Payload, str]:
     technician = subscription.technician
     if technician is not None:
@@ -233,6 +256,7 @@ def _shorten(text: str, most: int) -> str:
 _RENDERERS: dict[str, Callable[[PushMessage, PushSubscription], tuple[Payload, str] | None]] = {
     Purpose.ALERT: _render_alert,
     Purpose.CLOSE: _render_close,
+    Purpose.WITHDRAWAL: _render_withdrawal,
     Purpose.TEST: _render_test,
     Purpose.OFFER: _render_offer,
     Purpose.JOB: _render_job,

@@ -90,6 +90,7 @@ class PushMessage(OwnedModel):
     class Purpose(models.TextChoices):
         ALERT = "alert", "Notification"  # the subject is a delivery
         CLOSE = "close", "End of an alert"  # an alert
+        WITHDRAWAL = "withdraw", "Withdrawal"  # a notification
         OFFER = "offer", "Offer"  # an offer
         JOB = "job", "Job"  # a job
         JOB_NEWS = "job_news", "Change of a job"  # a technician's notice

@@ -64,7 +64,16 @@ def write_test(subscription: PushSubscription, event_id: int) -> None:
 
 def close_alert(alert: Alert) -> None:
     """Let the browsers that show an alert close it, and drop what waits. Call it in the transaction of the end."""
-    deliveries = Delivery.objects.filter(notification__alert=alert, channel=Channel.PUSH)
+    _close(Purpose.CLOSE, alert.pk, alert.returns, notification__alert=alert)
+
+
+def close_withdrawn(notification_id: int) -> None:
+    """Let the browsers that show a withdrawn notification close it, and drop what waits, in its transaction."""
+    _close(Purpose.WITHDRAWAL, notification_id, 0, notification=notification_id)
+
+
+def _close(purpose: str, subject_id: int, attempt: int, **of_what: Any) -> None:
+    deliveries = Delivery.objects.filter(channel=Channel.PUSH, **of_what)
     ids = list(deliveries.order_by("pk").values_list("pk", flat=True))
     if not ids:
         return
@@ -75,8 +84,7 @@ def close_alert(alert: Alert) -> None:
         status=Status.DROPPED, next_attempt_at=None, ended_at=clock.now()
     )
     if browsers:
-        until = clock.now() + CLOSE_LIFETIME
-        _write(_BY_ID, browsers, Purpose.CLOSE, alert.pk, attempt=alert.returns, until=until)
+        _write(_BY_ID, browsers, purpose, subject_id, attempt=attempt, until=clock.now() + CLOSE_LIFETIME)
 
 
 def _write(

@@ -12,7 +12,7 @@ from dispatch.core import clock
 from dispatch.core.models import Event
 from notifications import live_updates, rules
 from notifications.models import Delivery, Notification
-from notifications.services import alerts, grouping
+from notifications.services import alerts, grouping, push_messages
 
 
 def is_withdrawn(rule: rules.Rule, event: Event) -> bool:
@@ -37,6 +37,8 @@ def withdraw(rule: rules.Rule, event: Event) -> None:
     now = clock.now()
     Notification.objects.filter(pk__in=withdrawn).update(read_at=now, settled_at=now, settled_how=how)
     alerts.drop_deliveries(Delivery.objects.filter(notification__in=withdrawn))
+    for pk in withdrawn:
+        push_messages.close_withdrawn(pk)
     live_updates.notify_changed(event.organization_id, withdrawn + changed)
 
 

@@ -67,7 +67,7 @@ function show(message) {
   });
 }
 
-/* Close the notification of an alert that has ended. Browsers demand that a push shows something unless one of our pages
+/* Close the notification of an alert that has ended, or of what is gone. Browsers demand that a push shows something unless one of our pages
    is visible: then it becomes a silent note for a few seconds. */
 async function close(message) {
   const shown = await self.registration.getNotifications({ tag: message.tag });

@@ -28,7 +28,7 @@ LABELS = """
 """
 PAGES = (
     "/leads/", "/schedules/", "/schedules/?view=all", "/schedules/?view=calendar", "/schedules/?view=runs",
-    "/reports/campaigns/", "/reports/customers/",
+    "/reports/campaigns/", "/reports/customers/", "/outbox/", "/outbox/messages/",
 )  # fmt: skip
 
 

@@ -155,6 +155,38 @@ def test_acknowledged_alert_closes_its_notification(
     assert len(service.pushed) == 2
 
 
+def note_event(office: Organization, kind: str, **data: Any) -> None:
+    with transaction.atomic():
+        event = events.append(office.pk, kind, 12, actor=events.Actor("user", 1, "Dan"), note_id=5, **data)
+        handle([Event.objects.get(pk=event.pk)])
+
+
+def test_deleted_note_closes_its_notification(service: PushService, office: Organization, dora: User) -> None:
+    subscribe(service, office, dora)
+    Preference.objects.create(organization=office, user=dora, kind="job.note_written", push=True)
+    note_event(office, "job.note_written", mentioned=[dora.pk])
+    assert send() == [(Status.SENT, "")]
+    for _ in range(2):
+        note_event(office, "job.note_deleted")
+        send()
+    shown, closed = service.pushed
+    assert (shown.payload["type"], closed.payload["type"]) == ("show", "close")
+    assert closed.payload["tag"] == shown.payload["tag"]
+    assert closed.payload["title"] == "Dan deleted the note"
+    assert closed.headers["Topic"] == shown.headers["Topic"]
+
+
+def test_note_deleted_before_its_push_is_sent_shows_nothing(
+    service: PushService, office: Organization, dora: User
+) -> None:
+    subscribe(service, office, dora)
+    Preference.objects.create(organization=office, user=dora, kind="job.note_written", push=True)
+    note_event(office, "job.note_written", mentioned=[dora.pk])
+    note_event(office, "job.note_deleted")
+    assert send() == [(Status.DROPPED, "")]
+    assert service.pushed == []
+
+
 def test_acknowledged_alert_drops_what_waits(service: PushService, office: Organization, dora: User) -> None:
     subscribe(service, office, dora)
     alert = raise_alert(office)
