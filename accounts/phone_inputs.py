@@ -32,11 +32,16 @@ def use_region(field: PhoneNumberField, region: str) -> None:
     field.region = region or None
     if isinstance(field.widget, RegionalPhoneNumberWidget):
         field.widget.region = field.region
-    example = to_python(phonenumbers.example_number(region)) if region else None
     field.error_messages["invalid"] = (
         gettext("Enter a valid phone number, such as {example}, or with + and its country code.").format(
-            example=example.as_national
+            example=phone_example(region)
         )
-        if example
+        if region
         else gettext("Enter a valid phone number with + and its country code, such as +16025550123.")
     )
+
+
+def phone_example(region: str | None) -> str:
+    """Return an example of a phone number, as people of the region write it."""
+    number = to_python(phonenumbers.example_number(region)) if region else None
+    return number.as_national if number else "+16025550123"

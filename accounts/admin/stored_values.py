@@ -41,6 +41,11 @@ def list_values(value: Any, model: type[Model] | None = None, *, depth: int = MA
     )
 
 
+def list_pairs(value: Any) -> list[tuple[str, str]]:
+    """Return the keys of an object in alphabetical order, each with its value as `list_values` shows it."""
+    return [(key, list_values(value[key])) for key in sorted(value)] if isinstance(value, dict) else []
+
+
 def show_json(value: Any) -> str:
     """Return JSON indented, in a block whose long lines wrap."""
     return show_text(json.dumps(value, indent=2, ensure_ascii=False))

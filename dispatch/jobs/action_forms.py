@@ -89,6 +89,18 @@ def button_of(action: Action, job: Job) -> tuple[str, str, bool]:
     return _(button), _(title), is_dangerous
 
 
+class AddressField(forms.CharField):
+    """An address in as many lines as people like, read as one."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            label=_("Address"), required=False, max_length=300, widget=forms.Textarea({"rows": 2}), **options
+        )
+
+    def to_python(self, value: Any) -> str:
+        return " ".join(super().to_python(value).split())
+
+
 class ActionForm(forms.Form):
     """The fields of one action. `version` is the version of the job that the person saw.
 
@@ -113,17 +125,11 @@ class ActionForm(forms.Form):
             if "window_day" in (self.data or self.initial):  # dropped at a time on the timeline
                 add_window_fields(self, job.organization.time_zone, job.arrival_window)
         if action is Action.DISPATCH_AGAIN:
-            self.fields["address"] = forms.CharField(
-                label=_("Address"),
-                required=False,
-                max_length=300,
-                initial=job.address,
-                help_text=_("Correct the address if it's wrong."),
+            self.fields["address"] = AddressField(
+                initial=job.address, help_text=_("Correct the address if it's wrong.")
             )
         if action is Action.CORRECT:
-            self.fields["address"] = forms.CharField(
-                label=_("Address"), required=False, max_length=300, initial=job.address
-            )
+            self.fields["address"] = AddressField(initial=job.address)
             self.fields["customer_name"] = forms.CharField(
                 max_length=120, initial=job.customer_name, label=_("Customer's name")
             )

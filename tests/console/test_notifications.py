@@ -213,6 +213,8 @@ def test_own_number_is_changed_and_the_event_omits_it(browser: Browser, dora: Us
     here.post("/notifications/phone/", {"phone": "(602) 555-0134"})
     here.post("/notifications/phone/", {"phone": "602 555 0134"})
     assert str(User.objects.get(pk=dora.pk).phone) == "+16025550134"
+    shown = here.get(CHOICES).content.decode()
+    assert 'value="(602) 555-0134" placeholder="(201) 555-0123"' in shown
     told = Event.objects.get(kind="membership.phone_changed")
     assert "555" not in str(told.data)
     here.post("/notifications/phone/", {"phone": ""})

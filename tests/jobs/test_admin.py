@@ -89,6 +89,16 @@ def test_a_jobs_page_shows_everything_known(office, browser):
     assert partial.lstrip().startswith('<div class="job"')
 
 
+def test_nested_answers_of_a_form_are_labels_and_values(office, browser):
+    job = office.job(extra={"boiler": {"brand": "Vaillant", "codes": ["F28", "F29"]}, "is_tenant": True})
+    for path in (f"/admin/jobs/job/{job.pk}/change/", f"/board/jobs/{job.pk}/"):
+        page = browser.get(path, headers={"HX-Request": "true"}).content.decode()
+        assert "<dt>brand</dt><dd>Vaillant</dd>" in page, path
+        assert "<li>F28</li><li>F29</li>" in page
+        assert "<dd>yes</dd>" in page
+        assert "&#x27;" not in page
+
+
 def test_html_in_a_form_is_shown_as_text(office, browser):
     job = office.job(customer_name="<script>alert(1)</script>", extra={"<b>": "<i>"})
     page = browser.get(f"/admin/jobs/job/{job.pk}/change/").content.decode()

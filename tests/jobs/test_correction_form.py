@@ -86,6 +86,18 @@ def test_a_field_that_was_not_changed_is_neither_judged_nor_sent(floor: Floor, w
     assert (after.priority, str(after.customer_phone), after.customer_name) == (1, "+15555", "")
 
 
+def test_an_address_in_two_lines_is_read_as_one(floor: Floor, where: str) -> None:
+    floor.crew("Ann")
+    job = floor.started()
+    Job.objects.filter(pk=job.pk).update(address="1 W Adams St\nPhoenix, AZ 85003")
+    screen = Screen(floor, job, where)
+    assert screen.entered["address"] == "1 W Adams St\nPhoenix, AZ 85003"
+    assert screen.send(priority="1").status_code == 302
+    assert floor.job(job).address == "1 W Adams St\nPhoenix, AZ 85003", "it was not changed"
+    assert Screen(floor, job, where).send(address="200 W Washington St,\nPhoenix, AZ 85003").status_code == 302
+    assert floor.job(job).address == "200 W Washington St, Phoenix, AZ 85003"
+
+
 @pytest.mark.parametrize("seen", ["", "[]", "{", '{"notes": 5}', "[" * 5000])
 def test_values_are_compared_with_the_job_if_the_page_lacks_them(floor: Floor, where: str, seen: str) -> None:
     floor.crew("Ann")

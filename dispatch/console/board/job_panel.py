@@ -10,6 +10,7 @@ from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.views.decorators.http import require_http_methods
 
+from accounts.admin.stored_values import list_pairs
 from accounts.models import Organization
 from accounts.tenancy import user_of
 from dispatch.console import views_base
@@ -171,7 +172,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         "at_once": rules.offers_wanted(policy, job.priority),
         "radius_m": policies.search_radius(job),
         "widest_m": policies.widest_radius(job),
-        "extra": sorted(job.extra.items()) if isinstance(job.extra, dict) else [],
+        "extra": list_pairs(job.extra),
         "me": person.pk,
         "thread": build_thread(job),
         "notes": build_notes(request, job),

@@ -13,6 +13,7 @@ from django.views.decorators.http import require_http_methods, require_POST
 from accounts import services as accounts
 from accounts.languages import language_of
 from accounts.models import Membership
+from accounts.phone_inputs import PhoneInput, phone_example
 from accounts.sso import sessions as sso
 from accounts.tenancy import user_of
 from dispatch.console import views_base
@@ -80,7 +81,7 @@ def change_language(request: HttpRequest) -> HttpResponse:
 
 def render_settings(request: HttpRequest, *, status: int = 200, **more: Any) -> HttpResponse:
     """Render the page, with `more` in its context: what was entered, and errors."""
-    user = user_of(request)
+    user, region = user_of(request), request.organization.default_region or None
     choices = [
         choice for choice in services.choices_of(user, request.organization.pk) if _can_reach(choice, request.role)
     ]
@@ -95,7 +96,8 @@ def render_settings(request: HttpRequest, *, status: int = 200, **more: Any) -> 
         "any_own": any(choice.is_own for choice in choices),
         "may_text": telephony.may_text(request.organization.pk, user.phone) if user.phone else True,
         "opted_out": bool(user.phone) and telephony.is_opted_out(request.organization.pk, user.phone),
-        "phone": str(user.phone or ""),
+        "phone": PhoneInput(region).format_value(user.phone) or "",
+        "phone_example": phone_example(region),
         "confirmation": phone_confirmation.state_of(request.organization.pk, user),
         "languages": languages.OWN_NAMES,
         **channel_context(request),

@@ -11,6 +11,7 @@ from django.template.response import TemplateResponse
 from django.urls import reverse
 from django.utils.translation import gettext
 
+from accounts.admin.stored_values import list_pairs
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
 from dispatch.jobs import policies, rules
@@ -151,7 +152,7 @@ def detail_context(job: Job, *, may_act: bool) -> dict[str, Any]:
         "at_once": rules.offers_wanted(policy, job.priority),
         "radius": distance_words(policies.search_radius(job), unit),
         "widest": distance_words(widest, unit) if (widest := policies.widest_radius(job)) else "",
-        "extra": sorted(job.extra.items()) if isinstance(job.extra, dict) else [],
+        "extra": list_pairs(job.extra),
     }
 
 
