@@ -14,7 +14,6 @@ from django.urls import reverse, reverse_lazy
 from django.utils.translation import gettext_lazy as _
 from django.views import View
 from phonenumber_field.formfields import PhoneNumberField
-from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 
 from accounts import demo_logins, invitations, services
 from accounts.invitations import Invitation
@@ -33,21 +32,10 @@ def admin_context(request: HttpRequest) -> dict[str, Any]:
     return {"demo_logins": [person.email for person in people], "demo_password": demo_logins.PASSWORD}
 
 
-class NewPasswordForm(SetPasswordForm):
-    """Style Django's password form like the admin."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        for field in self.fields.values():
-            field.widget = UnfoldAdminPasswordWidget(attrs={"autocomplete": "new-password"})
-
-
 class DetailsForm(forms.Form):
     """Ask the person joining to confirm their name and phone."""
 
-    name = forms.CharField(
-        max_length=120, label=_("Your name"), widget=UnfoldAdminTextInputWidget(attrs={"autocomplete": "name"})
-    )
+    name = forms.CharField(max_length=120, label=_("Your name"), widget=forms.TextInput({"autocomplete": "name"}))
 
     def __init__(self, invitation: Invitation, data: Any = None) -> None:
         initial = {"name": invitation.suggested_name, "phone": invitation.suggested_phone}
@@ -94,7 +82,7 @@ class JoinView(View):
 
     def _with_password(self, request: HttpRequest, invitation: Invitation) -> HttpResponse:
         given = request.POST if request.method == "POST" else None
-        form, details = NewPasswordForm(invitation.user, given), DetailsForm(invitation, given)
+        form, details = SetPasswordForm(invitation.user, given), DetailsForm(invitation, given)
         if not (form.is_valid() & details.is_valid()):  # run both, so that both show their errors
             return self._page(request, invitation, form=form, details=details)
         with transaction.atomic():
@@ -113,7 +101,7 @@ class JoinView(View):
 class SetPasswordView(PasswordResetConfirmView):
     """Set a password from a link that was mailed or passed on by an admin. The page does not sign anyone in."""
 
-    form_class = NewPasswordForm
+    form_class = SetPasswordForm
     token_generator = services.password_tokens
     template_name = "set_password.html"
     success_url = reverse_lazy("admin:login")
