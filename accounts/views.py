@@ -101,7 +101,6 @@ class JoinView(View):
 class SetPasswordView(PasswordResetConfirmView):
     """Set a password from a link that was mailed or passed on by an admin. The page does not sign anyone in."""
 
-    form_class = SetPasswordForm
     token_generator = services.password_tokens
     template_name = "set_password.html"
     success_url = reverse_lazy("admin:login")

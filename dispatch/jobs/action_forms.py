@@ -98,7 +98,7 @@ class AddressField(forms.CharField):
         )
 
     def to_python(self, value: Any) -> str:
-        return " ".join(super().to_python(value).split())
+        return " ".join((super().to_python(value) or "").split())
 
 
 class ActionForm(forms.Form):
