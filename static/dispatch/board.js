@@ -333,7 +333,7 @@
     slot.scrollTop = 0;
     for (const script of document.querySelectorAll(".no-script")) script.hidden = true;
     /* A form without a required field: Enter submits it. */
-    if (asked && first?.tagName === "TEXTAREA" && !first.required) asked.querySelector("[data-do]").focus();
+    if (first?.tagName === "TEXTAREA" && asked && !asked.querySelector(":required")) asked.querySelector("[data-do]").focus();
   }
 
   /* Updates during a drawer request are fetched after it, because its response may be older. */

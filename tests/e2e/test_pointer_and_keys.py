@@ -120,3 +120,18 @@ def test_open_menu_in_the_technician_strip_stays_open(floor, sign_in):
     expect(crew).to_contain_text("Off duty")
     expect(crew.get_by_role("link", name="Bo")).to_be_focused()
     expect(crew.get_by_role("link", name="Ann")).to_be_hidden()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_form_begins_at_its_first_field_and_one_that_needs_nothing_at_its_button(floor, sign_in, waiting, width):
+    dana = make.dispatcher(floor.organization, "Dana")
+    page = live(sign_in(dana, path=f"/board/?job={waiting.pk}", width=width))
+    page.locator(".acts").get_by_text("Correct").click()
+    address = page.locator("#ask").get_by_label("Address")
+    expect(address).to_be_focused()
+    expect(address).to_be_in_viewport(ratio=1)
+    page.locator("#ask-back").click()
+    page.locator(".acts").get_by_text("Call technicians again").click()
+    expect(page.get_by_role("button", name="Call technicians again")).to_be_focused()
+    page.keyboard.press("Enter")
+    wait_until(lambda: Job.objects.get(pk=waiting.pk).status == "dispatching")
