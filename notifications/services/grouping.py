@@ -45,14 +45,15 @@ def count_in_earlier(rule: rules.Rule, event: Event, users: Sequence[int]) -> li
         event_id__lt=event.pk,
         created_at__gt=event.at - GROUPED_FOR,
     )
-    locked = list(rows.select_for_update(no_key=True).order_by("-pk"))  # before the events are read
+    # In the order in which a withdrawal locks them, and before the events are read.
+    locked = list(rows.select_for_update(no_key=True).order_by("pk"))
     if not locked:
         return list(users)
     recent = _events_about(rule, event, since=event.at - 2 * GROUPED_FOR).filter(pk__lte=event.pk)
     earlier = list(recent.order_by("-pk")[: MAX_GROUPED + 1])
     gone = _gone(rule, event)
     changed: dict[int | None, int] = {}  # the user's id → the notification's
-    for row in locked:
+    for row in reversed(locked):
         concerned = [each for each in earlier if _concerns(rule, each.data, row.user_id)]
         if row.user_id in changed or row.event_id not in {each.pk for each in concerned}:
             continue

@@ -190,9 +190,9 @@ def test_people_who_left_and_other_organizations_are_not_notified(desk):
 @pytest.mark.django_db(transaction=True)
 def test_notes_and_deletions_that_are_handled_at_once_are_counted_right(desk):
     job = desk.job()
-    first = desk.write(job)
+    first = desk.write(job, "@Kim @Lee")
     desk.notify()
-    written = [desk.write(job) for _ in range(20)]
+    written = [desk.write(job, "@Kim @Lee") for _ in range(20)]
     for note in [first, *written[::2]]:
         desk.delete(note)
 
@@ -209,4 +209,5 @@ def test_notes_and_deletions_that_are_handled_at_once_are_counted_right(desk):
 
     with ThreadPoolExecutor(2) as readers:
         list(readers.map(run, ["in order", "early"]))
-    assert desk.titles(desk.kim) == [f"10 notes on job {job.pk} mention you"]
+    for person in (desk.kim, desk.lee):
+        assert desk.titles(person) == [f"10 notes on job {job.pk} mention you"]
