@@ -11,7 +11,7 @@ import redis
 
 from dispatch.core.redis.client import breaker, client
 from dispatch.dev import embedded_servers
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @contextmanager
@@ -48,7 +48,14 @@ class OwnValkey:
         psutil.wait_procs([process], timeout=PATIENCE)
 
     def start(self) -> None:
+        """Start the server again, and return when it has loaded its data."""
         assert embedded_servers.restart_redis_if_dead(self._data_dir)
+        wait_until(self._is_loaded, interval=0.05)
+
+    def _is_loaded(self) -> bool:
+        with suppress(redis.BusyLoadingError):
+            return bool(self.client().ping())
+        return False
 
 
 @contextmanager
