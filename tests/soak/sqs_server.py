@@ -2,7 +2,7 @@
 
 moto's queue is one list that each request reads several times, without a lock. With some thousand messages a
 batch of ten takes seconds, longer than a received pointer stays hidden, and requests at the same time lose
-messages. Here each group is a queue of its own, behind one lock. As in SQS, a repeated deduplication id is dropped
+messages. Here each group is a separate queue, behind one lock. As in SQS, a repeated deduplication id is dropped
 for five minutes, even if the first message was deleted meanwhile.
 """
 
