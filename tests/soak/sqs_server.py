@@ -34,9 +34,8 @@ class GroupedQueue(models.Queue):
         self._changed = threading.Condition()
         self._groups: dict[str, deque[Message]] = {}
         self._ready: dict[str, None] = {}  # groups, in the order in which they became ready
-        self._hidden: list[
-            tuple[float, int, Message]
-        ] = []  # a heap; an entry counts if the message has its moment
+        # A heap by when messages are shown (ms); an entry counts if the message still has its moment.
+        self._hidden: list[tuple[float, int, Message]] = []
         self._numbers = count()
         self._received: dict[str, Message] = {}  # by receipt handle
         self._deleted: set[int] = set()  # hashes of receipt handles
@@ -93,7 +92,6 @@ class GroupedQueue(models.Queue):
             for handle in filter(None, message.all_receipt_handles):
                 self._received.pop(handle, None)
                 self._deleted.add(hash(handle))
-            message.visible_at = 0.0
             key = str(message.group_id)
             group = self._groups[key]
             was_first = group[0] is message
