@@ -19,7 +19,6 @@ from typing import Any
 from moto.server import main
 from moto.sqs import models
 from moto.sqs.exceptions import ReceiptHandleIsInvalid
-from werkzeug.serving import WSGIRequestHandler
 
 Message = models.Message
 
@@ -144,7 +143,6 @@ for kind in ("", "_delayed", "_not_visible"):  # nobody asks for these counts he
 models.Queue = GroupedQueue
 models.SQSBackend.receive_message = _receive
 models.SQSBackend.change_message_visibility = _change_visibility
-WSGIRequestHandler.protocol_version = "HTTP/1.1"  # keeps connections, as SQS does
 
 if __name__ == "__main__":
     main()
