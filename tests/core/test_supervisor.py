@@ -25,7 +25,8 @@ def python(name: str, code: str, **more: object) -> ProcessSpec:
     return ProcessSpec(name, [sys.executable, "-u", "-c", code], **more)
 
 
-SLEEP = "import time; print('up'); time.sleep(600)"
+# Written at once: the lines of a child and its own child, which share a pipe, must not mix.
+SLEEP = "import sys, time; sys.stdout.write('up\\n'); time.sleep(600)"
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +97,7 @@ def test_children_end_stage_by_stage(tmp_path: Path) -> None:
 
 def test_stop_kills_stubborn_children_and_grandchildren() -> None:
     stubborn = python("stubborn", "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEP)
-    child = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).pid); " + SLEEP
+    child = f"import subprocess, sys; subprocess.Popen([sys.executable, '-uc', {SLEEP!r}]); " + SLEEP
     out = io.StringIO()
     with Supervisor([stubborn, python("parent", child)], out=out, grace_s=0.5) as children:
         wait_until(lambda: out.getvalue().count("| up") == 3)
