@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from django.db import connections
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from dispatch.jobs import signed_links
 from notifications import loops
@@ -143,6 +143,24 @@ def test_user_turns_it_on_and_the_test_notification_is_shown(floor, sign_in, ser
     page.get_by_role("button", name="Turn off for this browser").click()
     expect(page.get_by_role("button", name="Turn on for this browser")).to_be_visible()
     assert not PushSubscription.objects.exists()
+
+
+def test_list_of_browsers_is_read_again_while_an_earlier_answer_is_slow(
+    floor, sign_in, service: PushService
+) -> None:
+    page = sign_in(make.dispatcher(floor.organization), path="/notifications/choices/")
+    visitor = Visitor(page, service)
+    held: list[Route] = []
+    page.route("**/push/browsers/", lambda route: route.fallback() if held else held.append(route))
+    visitor.turn_on("Turn on for this browser")
+    while not held:
+        page.wait_for_event("request")
+    answer = held[0].fetch()
+    page.get_by_role("button", name="Send a test notification", exact=True).click()
+    expect(page.get_by_text("Sent. It appears within seconds.")).to_be_visible()
+    send()
+    held[0].fulfill(response=answer)
+    expect(page.locator("#push").get_by_text("Works.")).to_be_visible()
 
 
 def test_click_opens_the_page_in_the_open_tab(floor, sign_in, service: PushService) -> None:
