@@ -189,7 +189,7 @@ def test_browser_renews_its_subscription_without_a_session(floor, sign_in, servi
     page.context.clear_cookies()
     visitor.worker.evaluate(CHANGE, service.browser("renewed").subscription)
     wait_until(lambda: PushSubscription.objects.get().endpoint.endswith("/renewed"))
-    assert visitor.worker.evaluate("async () => (await remembered()).endpoint").endswith("/renewed")
+    wait_until(lambda: visitor.worker.evaluate("async () => (await remembered()).endpoint").endswith("/renewed"))
 
 
 def test_blocked_notifications_are_explained(floor, sign_in, service: PushService) -> None:
