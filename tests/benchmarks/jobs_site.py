@@ -47,6 +47,10 @@ class Site:
         servers = server_pids()
         return Meter({**ours, **servers}, without={"postgres": session_pid()} if "postgres" in servers else {})
 
+    def meter_provider(self) -> Meter:
+        """Count the CPU seconds of the phone provider, which shares the cores with what is measured."""
+        return Meter({PROVIDER: self.pid_of(PROVIDER)})
+
     def pid_of(self, name: str) -> int:
         """Return the process id of a process of the site."""
         return self._pids()[name]

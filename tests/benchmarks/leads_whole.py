@@ -49,16 +49,18 @@ def run() -> Iterator[Result]:
 
 def whole(site: Site, tenants: list[Tenant], plan: str, state: str) -> Iterator[Result]:
     """Leads that are due at once, until the last call is over."""
-    spent, per_second = [], []
+    spent, per_second, provider = [], [], []
     for _ in range(RUNS):
-        with site.meter_ours() as meter:
+        with site.meter_ours() as meter, site.meter_provider() as beside:
             took_s = _call(site, tenants, plan, COUNT)
+        provider.append(1000 * sum(beside.spent.values()) / COUNT)
         spent.append({kind: 1000 * cpu / COUNT for kind, cpu in kinds_of(meter.spent).items()})
         per_second.append(COUNT / took_s)
     name = f"{PLANS[plan]}, {state}"
     yield from median_and_spread(f"{name}: CPU", [sum(one.values()) for one in spent], "ms")
     for kind in spent[0]:
         yield from median_and_spread(f"  of which {kind}", [one[kind] for one in spent], "ms")
+    yield from median_and_spread("  beside it, the provider", provider, "ms")
     yield from median_and_spread(f"{name}: due to end of the last", per_second, "calls/s")
 
 
