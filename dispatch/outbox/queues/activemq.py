@@ -3,8 +3,11 @@
 JMSXGroupID is the pointer's messageGroupId, so that one consumer gets all pointers of a group, one after
 another. When a connection ends (heartbeats detect dead ones), ActiveMQ redelivers the unacknowledged pointers of
 its consumer; there is no visibility timeout. ActiveMQ does not drop duplicates. The epoch in the token makes both
-harmless. A release with a delay sends the pointer again and acknowledges the old one in one transaction. A broker
-with `schedulerSupport` holds it until it is due; otherwise the consumer does.
+harmless. A release sends the pointer again, and then acknowledges the old one. A broker with `schedulerSupport`
+holds a delayed one until it is due; otherwise the consumer does.
+
+Acknowledgments are not part of a transaction. ActiveMQ 5 keeps those of transactions until the connection ends,
+and compares all of them with what is held at each commit: a router would get slower and slower.
 """
 
 from __future__ import annotations
@@ -167,11 +170,14 @@ class ActiveMqConsumer(Consumer):
         return max(0.001, (self._arrived[0][0] - clock.now_ms()) / 1000)
 
     def _ack(self, link: Link, deliveries: Sequence[Delivery]) -> None:
-        def acknowledge(connection: stomp.Connection12, transaction: str) -> None:
-            for delivery in deliveries:
-                connection.ack(delivery.receipt, transaction=transaction)
+        *others, last = [delivery.receipt for delivery in deliveries]
 
-        link.transact(acknowledge)
+        def acknowledge(connection: stomp.Connection12, receipt: str) -> None:
+            for ack_id in others:
+                connection.ack(ack_id)
+            connection.ack(last, receipt=receipt)  # the broker processes frames in order
+
+        link.confirm(acknowledge)
 
     def _release(self, link: Link, group: str, delivery: Delivery, delay_s: float) -> None:
         delay_ms = int(delay_s * 1000)
@@ -179,17 +185,16 @@ class ActiveMqConsumer(Consumer):
         if delay_ms:
             headers |= {"AMQ_SCHEDULED_DELAY": str(delay_ms), NOT_BEFORE: str(clock.now_ms() + delay_ms)}
 
-        def resend(connection: stomp.Connection12, transaction: str) -> None:
+        def resend(connection: stomp.Connection12, receipt: str) -> None:
             connection.send(
                 self._place.destination,
                 delivery.pointer_json,
                 content_type="application/json",
-                transaction=transaction,
-                headers=headers,
+                headers={**headers, "receipt": receipt},
             )
-            connection.ack(delivery.receipt, transaction=transaction)
 
-        link.transact(resend)
+        link.confirm(resend)
+        self._ack(link, [delivery])
 
 
 def _pointer_headers(group: str) -> dict[str, str]:
@@ -272,8 +277,8 @@ class Link(stomp.ConnectionListener):
 
     def subscribe(self, prefetch: int) -> None:
         """Start receiving messages; the broker pauses while `prefetch` are unacknowledged."""
-        self._confirmed(
-            lambda receipt: self._connection.subscribe(
+        self.confirm(
+            lambda connection, receipt: connection.subscribe(
                 self._place.destination,
                 id="1",
                 ack="client-individual",
@@ -287,12 +292,31 @@ class Link(stomp.ConnectionListener):
         Raises QueueUnavailable; the transaction may or may not have been committed then.
         """
 
-        def whole(receipt: str) -> None:
-            transaction = self._connection.begin()
-            work(self._connection, transaction)
-            self._connection.commit(transaction, headers={"receipt": receipt})
+        def whole(connection: stomp.Connection12, receipt: str) -> None:
+            transaction = connection.begin()
+            work(connection, transaction)
+            connection.commit(transaction, headers={"receipt": receipt})
 
-        self._confirmed(whole)
+        self.confirm(whole)
+
+    def confirm(self, work: Callable[[stomp.Connection12, str], None]) -> None:
+        """Run `work(connection, receipt)`, whose last frame asks for this receipt, and wait for it.
+
+        Raises QueueUnavailable; what was sent may or may not have arrived then.
+        """
+        receipt, done = uuid.uuid4().hex, threading.Event()
+        self._receipts[receipt] = done
+        try:
+            if not self._lost:
+                work(self._connection, receipt)
+                if not done.wait(RECEIPT_TIMEOUT_S):
+                    self._lose(f"not confirmed within {RECEIPT_TIMEOUT_S:g} s")
+        except (stomp.exception.StompException, OSError) as error:
+            self._lose(_describe_error(error))
+        finally:
+            self._receipts.pop(receipt, None)
+        if self._lost:
+            raise QueueUnavailable(f"{self._place.host}:{self._place.port}: {self._lost}")
 
     def close(self) -> None:
         """End the connection; the broker redelivers unacknowledged messages to other consumers."""
@@ -304,21 +328,6 @@ class Link(stomp.ConnectionListener):
             pass
         finally:
             self._connection.transport.disconnect_socket()
-
-    def _confirmed(self, send: Callable[[str], None]) -> None:
-        receipt, done = uuid.uuid4().hex, threading.Event()
-        self._receipts[receipt] = done
-        try:
-            if not self._lost:
-                send(receipt)
-                if not done.wait(RECEIPT_TIMEOUT_S):
-                    self._lose(f"not confirmed within {RECEIPT_TIMEOUT_S:g} s")
-        except (stomp.exception.StompException, OSError) as error:
-            self._lose(_describe_error(error))
-        finally:
-            self._receipts.pop(receipt, None)
-        if self._lost:
-            raise QueueUnavailable(f"{self._place.host}:{self._place.port}: {self._lost}")
 
     def _lose(self, why: str) -> None:
         self._lost = self._lost or why

@@ -6,6 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
+import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -18,9 +19,9 @@ from django.conf import settings as django_settings
 
 from dispatch.core.redis import client
 from dispatch.outbox import queues
-from dispatch.outbox.queues import Consumer, Publisher
+from dispatch.outbox.queues import Consumer, Delivery, Publisher
 from tests.support.processes import free_port
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 _SPRING, _BROKER = "http://www.springframework.org/schema/beans", "http://activemq.apache.org/schema/core"
 _SCHEMAS = (_SPRING, f"{_SPRING}/spring-beans-2.0.xsd", _BROKER, f"{_BROKER}/activemq-core.xsd")
@@ -182,6 +183,16 @@ class ActiveMq(Broker):
         self.server.stop()
         yield
         self.server.start()
+
+
+def take(consumer: Consumer, how_many: int, within_s: float = PATIENCE) -> list[Delivery]:
+    """Take this many deliveries, in order of arrival."""
+    found: list[Delivery] = []
+    deadline = time.monotonic() + within_s
+    while len(found) < how_many and time.monotonic() < deadline:
+        found += consumer.receive(how_many - len(found), wait_s=0.5)
+    assert len(found) == how_many
+    return found
 
 
 def require_activemq() -> None:

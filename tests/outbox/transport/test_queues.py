@@ -16,7 +16,7 @@ from dispatch.outbox.pointer import MessagePointer
 from dispatch.outbox.queues import Consumer, Delivery, QueueUnavailable
 from tests.support.waiting import PATIENCE, wait_until
 
-from .brokers import Broker
+from .brokers import Broker, take
 from .conftest import Make
 
 ALL = [
@@ -27,16 +27,6 @@ ALL = [
     pytest.param("activemq_scheduler", marks=pytest.mark.soak),
 ]
 pytestmark = pytest.mark.parametrize("broker", ALL, indirect=True)
-
-
-def take(consumer: Consumer, how_many: int, within_s: float = PATIENCE) -> list[Delivery]:
-    """Take this many deliveries, in order of arrival."""
-    found: list[Delivery] = []
-    deadline = time.monotonic() + within_s
-    while len(found) < how_many and time.monotonic() < deadline:
-        found += consumer.receive(how_many - len(found), wait_s=0.5)
-    assert len(found) == how_many
-    return found
 
 
 def ids(deliveries: list[Delivery]) -> list[str]:
