@@ -1,7 +1,10 @@
 /* Defer page updates while a pointer or key is pressed: an element replaced between press and release would never
    receive the click. Updates that arrive meanwhile wait until the release.
 
-   The second click of a double click does not reach a button that has replaced the first one under the pointer. */
+   The second click of a double click does not reach a button that has replaced the first one under the pointer.
+
+   A part that is told to refresh while it is being read is read once more. htmx would keep the second request until the
+   first response, which replaces the part, and then drop it. */
 (() => {
   "use strict";
 
@@ -63,5 +66,20 @@
     if (!pressed || !event.detail.shouldSwap || asked?.elt !== event.detail.target) return;
     event.detail.shouldSwap = false;
     window.whenLetGo(() => window.htmx.ajax("GET", asked.path, { source: asked.elt, target: asked.elt }));
+  });
+
+  /* Ids of the parts that are being read, and whether they were told to refresh meanwhile. */
+  const reading = new Map();
+  const replacesItself = (part) => part.id && part.getAttribute("hx-swap") === "outerHTML" && ["refresh", "renew"].includes(part.getAttribute("hx-trigger"));
+  document.addEventListener("htmx:trigger", ({ target }) => { if (reading.has(target.id)) reading.set(target.id, true); });
+  document.addEventListener("htmx:beforeSend", ({ detail: { elt, xhr } }) => {
+    if (!replacesItself(elt)) return;
+    reading.set(elt.id, false);
+    xhr.addEventListener("loadend", () => {
+      const isStale = reading.get(elt.id);
+      reading.delete(elt.id);
+      const now = document.getElementById(elt.id);
+      if (isStale && now && now !== elt && replacesItself(now)) window.htmx.trigger(now, now.getAttribute("hx-trigger"));
+    });
   });
 })();

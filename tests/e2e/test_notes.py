@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from accounts.tenancy import actor_of
 from dispatch.jobs.models import JobNote
@@ -13,6 +13,7 @@ from tests.e2e.test_attention import shot
 from tests.e2e.test_board import accessible, live, tell_people
 from tests.harness.jobs import Floor
 from tests.support import factories as make
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -126,3 +127,18 @@ def test_a_mention_brings_a_colleague_to_the_job(floor: Floor, sign_in, width, s
     expect(written.locator("li")).to_have_count(0)
     tell_people()
     expect(theirs.locator("#notices")).not_to_contain_text("mentioned you in a note")
+
+
+def test_note_appears_although_the_answer_about_an_earlier_one_is_slow(floor: Floor, sign_in) -> None:
+    job = floor.started()
+    kim = actor_of(make.dispatcher(floor.organization, "Kim Lee"))
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana Reyes"), path=f"/board/?job={job.pk}"))
+    held: list[Route] = []
+    page.route("**/notes/?part=list*", lambda route: route.fallback() if held else held.append(route))
+    with page.expect_response("**/?part=body"):
+        notes.write_note(job.pk, "Gate code 1234", actor=kim)
+    answer = wait_until(lambda: page.wait_for_timeout(50) or held)[0].fetch()
+    with page.expect_response("**/?part=body"):
+        notes.write_note(job.pk, "The dog bites", actor=kim)
+    held[0].fulfill(response=answer)
+    expect(page.locator("#notes-list li")).to_have_count(2)
