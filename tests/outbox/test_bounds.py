@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError, connection
+from prometheus_client import REGISTRY
 
 from accounts import loops
-from dispatch.core import clock
+from dispatch.core import clock, fault_injection
 from dispatch.core.db import prepared
 from dispatch.core.events.readers import readers
 from dispatch.core.models import Event, EventCursor
@@ -161,6 +162,25 @@ def test_an_error_after_the_commit_records_no_result_twice(world: World, monkeyp
     world.stop()
     assert Attempt.objects.count() == len(world.receiver.visits)
     assert not Attempt.objects.filter(is_late=True).exists()
+
+
+def test_a_commit_without_reply_records_no_result_twice(world: World) -> None:
+    losses = [OperationalError("server closed the connection unexpectedly")]
+    counted = REGISTRY.get_sample_value("dispatch_outbox_late_total")
+
+    def lose() -> None:
+        if losses:
+            raise losses.pop()
+
+    message = world.send_one(world.endpoint(), "a")
+    with fault_injection.arm_crash_point("outbox.finish.committed", lose):
+        world.start()
+        world.becomes(message, "COMPLETED")
+        world.stop()
+    assert not losses
+    assert len(world.receiver.visits) == 1
+    assert [(a.outcome, a.is_late) for a in Attempt.objects.all()] == [("delivered", False)]
+    assert REGISTRY.get_sample_value("dispatch_outbox_late_total") == counted
 
 
 def test_a_group_whose_message_was_locked_stays_in_the_queue(world: World) -> None:

@@ -174,10 +174,11 @@ def _record(results: Sequence[AttemptResult], in_time: set[int]) -> None:
         )
         for r in results
     ]  # fmt: skip
-    metrics.late.inc(len(results) - len(in_time))
     given = arrays(
         values, organizations=integers, ids=integers, numbers=integers, epochs=integers, urls=texts,
         starts=timestamps, ends=timestamps, elapsed=floats, outcomes=texts, codes=integers, answers=texts,
         classes=texts, errors=texts, spents=booleans, lates=booleans,
     )  # fmt: skip
-    sql.execute(sql.ADD_ATTEMPTS, given)
+    added = sql.fetch_later(sql.ADD_ATTEMPTS, given)
+    if len(in_time) < len(results):
+        metrics.late.inc(added()[0][0])

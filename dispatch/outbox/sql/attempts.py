@@ -146,14 +146,27 @@ WITH ended AS (
 )
 SELECT id, status FROM ended
 """
-# Record results of attempts. A result is late if END did not end the flight of its message.
+# Record results of attempts, and return how many are late: END did not end the flight of their message. A late one
+# that is recorded already is not recorded again: the reply to its commit was lost.
 ADD_ATTEMPTS = """
-INSERT INTO outbox_attempt (organization_id, message_id, number, epoch, url, started_at, ended_at, elapsed_s,
-                            outcome, status_code, answer, error_class, error, is_spent, is_late)
-SELECT * FROM unnest(%(organizations)s::bigint[], %(ids)s::bigint[], %(numbers)s::int[], %(epochs)s::int[],
-                     %(urls)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[], %(elapsed)s::float8[],
-                     %(outcomes)s::text[], %(codes)s::int[], %(answers)s::text[], %(classes)s::text[],
-                     %(errors)s::text[], %(spents)s::bool[], %(lates)s::bool[])
+WITH added AS (
+    INSERT INTO outbox_attempt (organization_id, message_id, number, epoch, url, started_at, ended_at, elapsed_s,
+                                outcome, status_code, answer, error_class, error, is_spent, is_late)
+    SELECT v.*
+    FROM unnest(%(organizations)s::bigint[], %(ids)s::bigint[], %(numbers)s::int[], %(epochs)s::int[],
+                %(urls)s::text[], %(starts)s::timestamptz[], %(ends)s::timestamptz[], %(elapsed)s::float8[],
+                %(outcomes)s::text[], %(codes)s::int[], %(answers)s::text[], %(classes)s::text[],
+                %(errors)s::text[], %(spents)s::bool[], %(lates)s::bool[])
+         AS v(organization_id, message_id, number, epoch, url, started_at, ended_at, elapsed_s, outcome,
+              status_code, answer, error_class, error, is_spent, is_late)
+    WHERE NOT v.is_late OR NOT EXISTS (
+        SELECT FROM outbox_attempt a
+        WHERE a.message_id = v.message_id AND a.epoch = v.epoch AND a.started_at = v.started_at
+          AND a.outcome <> 'lapsed'
+    )
+    RETURNING is_late
+)
+SELECT count(*) FILTER (WHERE is_late) FROM added
 """
 
 # --- Health of targets ---------------------------------------------------------------------------
