@@ -43,7 +43,7 @@ def run() -> Iterator[Result]:
             if state == ANALYZED:
                 analyze()
             yield from at_rate(site, tenants, RATE, OVER_S, state)
-        yield from at_rate(site, tenants, FAST, FAST_S, ANALYZED, runs=1)
+        yield from at_rate(site, tenants, FAST, FAST_S, ANALYZED)
         yield from counts(site, tenants)
 
 
