@@ -3,8 +3,8 @@
 
    The second click of a double click does not reach a button that has replaced the first one under the pointer.
 
-   A part that is told to refresh while it is being read is read once more. htmx would keep the second request until the
-   first response, which replaces the part, and then drop it. */
+   A part that receives `refresh` or `renew` during its own request is requested once more. htmx would queue the second
+   request until the first response, which replaces the part, and then drop it. */
 (() => {
   "use strict";
 
@@ -68,18 +68,18 @@
     window.whenLetGo(() => window.htmx.ajax("GET", asked.path, { source: asked.elt, target: asked.elt }));
   });
 
-  /* Ids of the parts that are being read, and whether they were told to refresh meanwhile. */
-  const reading = new Map();
+  /* Parts whose request is in progress, and whether another is needed after it. */
+  const requested = new Map();
   const replacesItself = (part) => part.id && part.getAttribute("hx-swap") === "outerHTML" && ["refresh", "renew"].includes(part.getAttribute("hx-trigger"));
-  document.addEventListener("htmx:trigger", ({ target }) => { if (reading.has(target.id)) reading.set(target.id, true); });
+  document.addEventListener("htmx:trigger", ({ target }) => { if (requested.has(target)) requested.set(target, true); });
   document.addEventListener("htmx:beforeSend", ({ detail: { elt, xhr } }) => {
     if (!replacesItself(elt)) return;
-    reading.set(elt.id, false);
+    requested.set(elt, false);
     xhr.addEventListener("loadend", () => {
-      const isStale = reading.get(elt.id);
-      reading.delete(elt.id);
-      const now = document.getElementById(elt.id);
-      if (isStale && now && now !== elt && replacesItself(now)) window.htmx.trigger(now, now.getAttribute("hx-trigger"));
+      const isStale = requested.get(elt);
+      requested.delete(elt);
+      const current = document.getElementById(elt.id);
+      if (isStale && current && current !== elt && replacesItself(current)) window.htmx.trigger(current, current.getAttribute("hx-trigger"));
     });
   });
 })();
