@@ -1,7 +1,7 @@
 """Pass pointers through each type of queue: publish, receive and acknowledge with one publisher and one consumer.
 
-The last pointers should take as long as the first: a queue must remember nothing of what was acknowledged. SQS is
-missing, because moto's server is not what a receiver of Amazon's would measure.
+The last pointers should take as long as the first: a queue must keep nothing of what was acknowledged. SQS is left
+out, because moto's speed is not that of Amazon's servers.
 """
 
 from __future__ import annotations

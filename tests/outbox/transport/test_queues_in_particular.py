@@ -80,23 +80,6 @@ class TestConfiguration:
         # Those beyond the attempts may wait for their organization's share.
         assert 20 < held <= 20 + 100
 
-    def test_broker_remembers_no_acknowledgments_of_a_router(
-        self, settings: Any, make_pointer: Make, activemq_server: ActiveMqServer
-    ) -> None:
-        """It does for those in transactions, until the connection ends: 20,000 made it ten times slower."""
-        broker = ActiveMq(settings, activemq_server)
-        with broker.publisher() as publisher, broker.consumer() as consumer:
-            publisher.publish_many([(make_pointer(message=n), f"{n}-1") for n in range(1, 6)])
-            received = take(consumer, 5)
-            sent = SentFrames()
-            consumer._link._connection.set_listener("sent", sent)  # type: ignore[attr-defined]
-            received[0].release(0.0)
-            consumer.ack_many([*received[1:], *take(consumer, 1)])
-        acknowledged = [headers for command, headers in sent.frames if command == "ACK"]
-        assert len(acknowledged) == len(received) + 1
-        assert not any("transaction" in headers for headers in acknowledged)
-        assert broker.left() == 0
-
     @pytest.mark.parametrize("kind", ["redis", "sqs", "activemq"])
     def test_missing_server_is_a_warning_and_an_error(
         self, settings: Any, make_pointer: Make, kind: str, monkeypatch: pytest.MonkeyPatch
@@ -113,6 +96,25 @@ class TestConfiguration:
                 publisher.publish(make_pointer(), "1-1")
             with pytest.raises(QueueUnavailable):
                 consumer.receive(1, wait_s=0)
+
+
+class TestActiveMq:
+    def test_broker_remembers_no_acknowledgments_of_a_router(
+        self, settings: Any, make_pointer: Make, activemq_server: ActiveMqServer
+    ) -> None:
+        """It does for those in transactions, until the connection ends: 20,000 made it ten times slower."""
+        broker = ActiveMq(settings, activemq_server)
+        with broker.publisher() as publisher, broker.consumer() as consumer:
+            publisher.publish_many([(make_pointer(message=n), f"{n}-1") for n in range(1, 6)])
+            received = take(consumer, 5)
+            sent = SentFrames()
+            consumer._link._connection.set_listener("sent", sent)  # type: ignore[attr-defined]
+            received[0].release(0.0)
+            consumer.ack_many([*received[1:], *take(consumer, 1)])
+        acknowledged = [headers for command, headers in sent.frames if command == "ACK"]
+        assert len(acknowledged) == len(received) + 1
+        assert not any("transaction" in headers for headers in acknowledged)
+        assert broker.left() == 0
 
 
 class TestRedis:
