@@ -68,18 +68,18 @@
     window.whenLetGo(() => window.htmx.ajax("GET", asked.path, { source: asked.elt, target: asked.elt }));
   });
 
-  /* Parts whose request is in progress, and whether another is needed after it. */
-  const requested = new Map();
+  /* Ids of the parts that are being read, and whether they are to be read again. */
+  const reading = new Map();
   const replacesItself = (part) => part.id && part.getAttribute("hx-swap") === "outerHTML" && ["refresh", "renew"].includes(part.getAttribute("hx-trigger"));
-  document.addEventListener("htmx:trigger", ({ target }) => { if (requested.has(target)) requested.set(target, true); });
+  document.addEventListener("htmx:trigger", ({ target }) => { if (reading.has(target.id)) reading.set(target.id, true); });
   document.addEventListener("htmx:beforeSend", ({ detail: { elt, xhr } }) => {
     if (!replacesItself(elt)) return;
-    requested.set(elt, false);
+    reading.set(elt.id, false);
     xhr.addEventListener("loadend", () => {
-      const isStale = requested.get(elt);
-      requested.delete(elt);
-      const current = document.getElementById(elt.id);
-      if (isStale && current && current !== elt && replacesItself(current)) window.htmx.trigger(current, current.getAttribute("hx-trigger"));
+      const isStale = reading.get(elt.id);
+      reading.delete(elt.id);
+      const now = document.getElementById(elt.id);
+      if (isStale && now && now !== elt && replacesItself(now)) window.htmx.trigger(now, now.getAttribute("hx-trigger"));
     });
   });
 })();
