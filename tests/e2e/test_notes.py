@@ -116,7 +116,7 @@ def test_a_mention_brings_a_colleague_to_the_job(floor: Floor, sign_in, width, s
     expect(written.locator("li")).to_have_count(0)
     expect(theirs.locator("#notes-list li")).to_have_count(0)
 
-    theirs.keyboard.press("Escape")  # whoever has the job open reads the note there, and the notice goes
+    theirs.keyboard.press("Escape")  # an open panel marks the mention as read, and the notice goes
     expect(theirs.locator("#drawer")).to_have_count(0)
     live(theirs)
     text.fill("@Kim Lee: cancel it")
