@@ -30,6 +30,7 @@
   let crewAt = 0;
   let crewTimer = 0;
   let asking = 0; // drawer requests in flight
+  let loading = null; // the request that fills the drawer, while it is in flight
   let news = 0; // number of events received so far
   let newsOfAll = 0; // its value at the last full refetch
   const newsOf = new Map(); // job id → its value at the job's latest event
@@ -309,7 +310,11 @@
   /* --- the drawer ------------------------------------------------------------------------------------------------ */
   async function open(id, { push = true, act = "", query = "" } = {}) {
     const path = board.dataset.job.replace("/0/", `/${id}/`) + (act ? `act/${act}/` : "") + query;
-    await window.htmx.ajax("GET", path, { target: "#drawer-slot", swap: "innerHTML" });
+    try {
+      await window.htmx.ajax("GET", path, { target: "#drawer-slot", swap: "innerHTML" });
+    } catch {
+      return; // not reachable, or something else was opened meanwhile
+    }
     if (openJob() !== String(id)) return;
     if (push && params().get("job") !== String(id)) history.pushState({ board: true }, "", address({ job: id }));
     if (!document.getElementById("map").hidden) drawMap();
@@ -367,12 +372,29 @@
 
   function isDrawer(part) { return part?.id === "drawer-slot" || part?.id === "drawer-body"; }
 
-  function drawerAsked({ target, xhr }) {
+  /* The last page requested is the one shown: an earlier response that has not arrived is given up. A form that was
+     sent is awaited, and one that polls yields. */
+  function replaceLoading(event) {
+    const { elt, xhr, requestConfig } = event.detail;
+    if (loading && elt.id === "drawer") return event.preventDefault();
+    if (loading?.verb === "get") loading.xhr.abort();
+    const own = { xhr, verb: requestConfig.verb };
+    loading = own;
+    xhr.addEventListener("loadend", () => { if (loading === own) loading = null; });
+  }
+
+  function drawerAsked(event) {
+    const { target, xhr } = event.detail;
     if (!isDrawer(target)) return;
+    if (target.id === "drawer-slot") replaceLoading(event);
+    if (event.defaultPrevented) return;
     const asOf = news;
+    let isAborted = false;
     asking += 1;
+    xhr.addEventListener("abort", () => { isAborted = true; });
     xhr.addEventListener("loadend", () => {
       asking -= 1;
+      if (isAborted) return;
       if (!xhr.status || xhr.status >= 500) setTimeout(refreshDrawer, RETRY_MS);
       else if (Math.max(newsOf.get(openJob()) || 0, newsOfAll) > asOf) refreshDrawer();
     });
@@ -504,7 +526,7 @@
       if (!document.getElementById("map").hidden) at.searchParams.set("map", "1");
       event.detail.history.path = at.pathname + at.search;
     });
-    document.addEventListener("htmx:beforeSend", (event) => drawerAsked(event.detail));
+    document.addEventListener("htmx:beforeSend", drawerAsked);
     document.addEventListener("htmx:beforeSwap", (event) => { if (event.detail.target.id === "crew-slot") keepCrew(event.detail.target); });
     document.addEventListener("htmx:afterSettle", (event) => {
       if (event.detail.target?.id === "crew-slot") return restoreCrew(event.detail.target);

@@ -4,7 +4,8 @@
    The second click of a double click does not reach a button that has replaced the first one under the pointer.
 
    A part that receives `refresh` or `renew` during its own request is requested once more. htmx would queue the second
-   request until the first response, which replaces the part, and then drop it. */
+   request until the first response, which replaces the part, and then drop it. So is a part whose request was aborted
+   by an element that shares its `hx-sync`. */
 (() => {
   "use strict";
 
@@ -75,11 +76,15 @@
   document.addEventListener("htmx:beforeSend", ({ detail: { elt, xhr } }) => {
     if (!replacesItself(elt)) return;
     reading.set(elt.id, false);
+    const readAgain = () => {
+      const now = document.getElementById(elt.id);
+      if (now && replacesItself(now)) window.htmx.trigger(now, now.getAttribute("hx-trigger"));
+    };
+    xhr.addEventListener("abort", () => setTimeout(readAgain)); // after the other request was sent
     xhr.addEventListener("loadend", () => {
       const isStale = reading.get(elt.id);
       reading.delete(elt.id);
-      const now = document.getElementById(elt.id);
-      if (isStale && now && now !== elt && replacesItself(now)) window.htmx.trigger(now, now.getAttribute("hx-trigger"));
+      if (isStale && document.getElementById(elt.id) !== elt) readAgain();
     });
   });
 })();

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Route, expect
 
+from accounts.models import User
 from accounts.tenancy import actor_of
-from dispatch.jobs.models import JobNote
+from dispatch.jobs.models import Job, JobNote
 from dispatch.jobs.services import notes
 from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
@@ -18,18 +19,22 @@ from tests.support.waiting import wait_until
 pytestmark = pytest.mark.browser
 
 
+def write_many(job: Job, author: User, count: int) -> None:
+    """Write notes without events, whose updates would replace the list while a key is pressed."""
+    JobNote.objects.bulk_create(
+        JobNote(
+            organization=job.organization, job=job, author=author, author_label=str(author),
+            text=f"Note {number:03} about the gate",
+        )
+        for number in range(count)
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_earlier_notes_appear_above_those_that_are_read(floor: Floor, sign_in, width, scheme):
     job = floor.started()
     dana = make.dispatcher(floor.organization, "Dana Reyes")
-    # Without events, whose updates would replace the list while a key is pressed.
-    JobNote.objects.bulk_create(
-        JobNote(
-            organization=floor.organization, job=job, author=dana, author_label=str(dana),
-            text=f"Note {number:03} about the gate",
-        )
-        for number in range(230)
-    )  # fmt: skip
+    write_many(job, dana, 230)
     page = live(sign_in(dana, path=f"/board/?job={job.pk}", width=width, scheme=scheme))
     written = page.locator("#notes-list")
     shown = written.locator("li:not(.more)")
@@ -144,3 +149,30 @@ def test_note_appears_although_the_answer_about_an_earlier_one_is_slow(floor: Fl
         notes.write_note(job.pk, "The dog bites", actor=kim)
     held[0].fulfill(response=answer)
     expect(page.locator("#notes-list li")).to_have_count(2)
+
+
+@pytest.mark.parametrize(("slow", "other"), [("list", "earlier"), ("earlier", "list")])
+def test_earlier_notes_and_a_new_one_appear_whichever_answer_is_slow(floor: Floor, sign_in, slow, other) -> None:
+    job = floor.started()
+    dana = make.dispatcher(floor.organization, "Dana Reyes")
+    kim = actor_of(make.dispatcher(floor.organization, "Kim Lee"))
+    write_many(job, dana, 110)
+    page = live(sign_in(dana, path=f"/board/?job={job.pk}"))
+    shown = page.locator("#notes-list li:not(.more)")
+    expect(shown).to_have_count(100)
+    steps = {
+        "list": lambda: notes.write_note(job.pk, "The dog bites", actor=kim),
+        "earlier": page.get_by_role("link", name="Show earlier notes").click,
+    }
+    held: list[Route] = []
+    page.route(f"**/notes/?part={slow}*", lambda route: route.fallback() if held else held.append(route))
+    steps[slow]()
+    answer = wait_until(lambda: page.wait_for_timeout(50) or held)[0].fetch()
+    with page.expect_event(
+        "requestfinished", lambda request: f"part={other}" in request.url or "part=body" in request.url
+    ):
+        steps[other]()
+    held[0].fulfill(response=answer)
+    expect(shown).to_have_count(111)
+    expect(shown.first).to_contain_text("Note 000")
+    expect(shown.last).to_contain_text("The dog bites")
