@@ -6,13 +6,11 @@ from collections.abc import Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
-from django.db import DEFAULT_DB_ALIAS
-from django.db.models import Exists, Model, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, QuerySet
 
-from accounts.models import ApiKey, Organization
 from dispatch.capacity.models import DispatchPool
 from dispatch.core.db import prepared
-from dispatch.jobs.models import Candidate, Job, ServiceType
+from dispatch.jobs.models import Candidate, Job
 from dispatch.jobs.rules import Ranked
 from dispatch.jobs.rules.policy import FIELDS
 from dispatch.jobs.rules.quiet_hours import FIELDS as QUIET_FIELDS
@@ -106,71 +104,6 @@ MAY_NEED_AUDIT = f"""(
 IS_NOTICE_DUE = "EXISTS (SELECT FROM jobs_techniciannotice WHERE next_action_at <= %(now)s)"
 IS_REMINDER_DUE = "EXISTS (SELECT FROM jobs_job WHERE attention_at <= %(now)s AND reminded_at IS NULL)"
 
-# Claim one start of a submission: the first immediately, later ones when due. A locked submission is skipped. The
-# commit does not wait for the disk (synchronous_commit = off).
-_CLAIM_START = """
-UPDATE jobs_submission SET starts = starts + 1, next_start_at = %(until)s
-WHERE id = (
-    SELECT id FROM jobs_submission
-    WHERE id = %(id)s AND status = 'received' AND (starts = 0 OR next_start_at <= %(now)s)
-    FOR NO KEY UPDATE SKIP LOCKED
-)
-RETURNING set_config('synchronous_commit', 'off', true)
-"""
-_PROCESSED = """
-UPDATE jobs_submission SET status = 'processed', next_start_at = NULL WHERE id = %s AND status = 'received'
-"""
-
-
-def _some_columns(model: type[Model], alias: str, *names: str) -> tuple[list[str], str]:
-    """Return these fields in the model's order, as attributes for `from_db` and as columns for SELECT."""
-    fields = [field for field in model._meta.concrete_fields if field.attname in names]
-    return [field.attname for field in fields], ", ".join(f"{alias}.{field.column}" for field in fields)
-
-
-_KEY, _KEY_COLUMNS = _some_columns(
-    ApiKey, "k", "id", "organization_id", "name", "prefix", "secret_hash", "scopes", "expires_at", "revoked_at",
-    "last_used_at",
-)  # fmt: skip
-_OWNER, _OWNER_COLUMNS = _some_columns(Organization, "o", "id", "is_active", "default_region")
-_SERVICE, _SERVICE_COLUMNS = _some_columns(ServiceType, "s", "id", "organization_id", "name")
-_FIND_SENDER = f"""
-SELECT nextval(pg_get_serial_sequence('jobs_submission', 'id')),
-       {_KEY_COLUMNS}, {_OWNER_COLUMNS}, {_SERVICE_COLUMNS}
-FROM accounts_apikey k
-JOIN accounts_organization o ON o.id = k.organization_id
-LEFT JOIN jobs_servicetype s ON s.organization_id = k.organization_id AND s.code = %s AND s.is_active
-WHERE k.prefix = %s
-"""
-
-
-class Sender(NamedTuple):
-    """A caller who may want to submit a form. The rows have only the fields that this needs.
-
-    `submission_id` is a new id. `service_type` is None if the organization has no active one with that code.
-    """
-
-    submission_id: int
-    api_key: ApiKey
-    service_type: ServiceType | None
-
-
-def find_sender(key_prefix: str, service_code: str) -> Sender | None:
-    """Return the API key with its organization and the service type, with a new id for a submission.
-
-    None if there is no such key. Its secret is not verified yet.
-    """
-    rows = prepared.fetch_all(_FIND_SENDER, [service_code, key_prefix])
-    if not rows:
-        return None
-    submission_id, *values = rows[0]
-    owner_from, service_from = len(_KEY), len(_KEY) + len(_OWNER)
-    api_key = ApiKey.from_db(DEFAULT_DB_ALIAS, _KEY, values[:owner_from])
-    api_key.organization = Organization.from_db(DEFAULT_DB_ALIAS, _OWNER, values[owner_from:service_from])
-    service = values[service_from:]
-    found = ServiceType.from_db(DEFAULT_DB_ALIAS, _SERVICE, service) if service[0] is not None else None
-    return Sender(submission_id, api_key, found)
-
 
 def is_unaffected(offer_id: int, *, is_in_progress: bool, is_answered: bool) -> bool:
     """Return whether the state of the offer's call has nothing to change.
@@ -192,19 +125,6 @@ def unaffected_offers(states: Sequence[tuple[int, bool, bool]]) -> list[bool]:
     }
     places = {place for (place,) in prepared.fetch_all(_UNAFFECTED_OFFERS, given)}
     return [place in places for place in range(1, len(states) + 1)]
-
-
-def claim_start(submission_id: int, now: datetime, until: datetime) -> bool:
-    """Claim a start of the submission until `until`, and count it.
-
-    Return False if no start is due or another worker has claimed it.
-    """
-    return bool(prepared.execute_rowcount(_CLAIM_START, {"id": submission_id, "now": now, "until": until}))
-
-
-def mark_submission_processed(submission_id: int) -> bool:
-    """Mark the submission processed. Return False if it already was."""
-    return bool(prepared.execute_rowcount(_PROCESSED, [submission_id]))
 
 
 # The skills that a service type requires (without name), and those that it prefers.
@@ -313,7 +233,6 @@ class CandidateRow(NamedTuple):
     rank: int
     verdict: str
     skipped_round: int
-    pk: int
     reason: str
     distance_m: int
     travel_s: int | None = None
@@ -335,7 +254,7 @@ class OfferRow(NamedTuple):
 
 
 _CANDIDATES = """
-SELECT technician_id, rank, verdict, skipped_round, id, reason, distance_m, travel_s FROM jobs_candidate
+SELECT technician_id, rank, verdict, skipped_round, reason, distance_m, travel_s FROM jobs_candidate
 WHERE job_id = %s ORDER BY rank
 """
 _OFFERS = """
@@ -410,6 +329,27 @@ def load_readiness(job: Job, now: datetime) -> DispatchReadiness:
             bool(pool_rows and pool_rows[0][-1]),
             QuietHours.of(_policy_rows(policies())),
         )
+
+
+def readiness_of_new_job(
+    job: Job, now: datetime, ranked: Sequence[Ranked[Nearby]], skills: Skills, quiet: QuietHours
+) -> DispatchReadiness:
+    """Return the facts for the first step of a job that this transaction has created. Loads only the pool."""
+    rows = prepared.fetch_all(_CALL_POOL, _pool_parameters(job, now))
+    candidates = [
+        CandidateRow(
+            candidate.technician.technician_id,
+            candidate.rank,
+            candidate.technician.verdict,
+            0,
+            candidate.technician.reason[:160],
+            candidate.technician.distance_m,
+            candidate.technician.travel_s,
+        )
+        for candidate in ranked
+    ]
+    pool = DispatchPool(*rows[0][:-1]) if rows else None
+    return DispatchReadiness(candidates, [], skills, pool, bool(rows and rows[0][-1]), quiet)
 
 
 def find_call_pool(job: Job, now: datetime) -> DispatchPool | None:

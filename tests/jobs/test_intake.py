@@ -358,7 +358,7 @@ def test_failed_lookup_is_left_to_the_view(paths: Any, taken: list[bool], monkey
     def fail(*given: Any) -> None:
         raise OperationalError("server closed the connection unexpectedly")
 
-    monkeypatch.setattr(intake.sql, "find_sender", fail)
+    monkeypatch.setattr(intake.submission_sql, "find_sender", fail)
     assert compare(paths, [with_key("order-1")])[0][0] == 202
     assert taken == [False]
 

@@ -63,7 +63,7 @@ def fetch_many(
     model: type[M], condition: str, values: Sequence[Any], *related: str, lock: bool = False
 ) -> list[M]:
     """Return the rows `t` for which `condition` (SQL, may end with ORDER BY) holds, as `fetch_one`."""
-    select, parts = _reading(model, related)
+    select, _, parts = _reading(model, related)
     if lock:
         lock_waits.apply_limit()
     rows = prepared.fetch_all(f"{select} WHERE {condition}{' FOR NO KEY UPDATE OF t' if lock else ''}", values)
@@ -76,6 +76,16 @@ def fetch_by_pk(model: type[M], pk: int, *related: str, lock: bool = False) -> M
     if row is None:
         raise model.DoesNotExist(f"{model.__name__} {pk} does not exist.")  # type: ignore[attr-defined]
     return row
+
+
+def fetch_changed(model: type[M], change: str, values: Sequence[Any], *related: str) -> M | None:
+    """Run an UPDATE of the row `t` and return it as it is then, as `fetch_one`; None if nothing was updated.
+
+    `change` (SQL, with %s) has the tables of `related` in its FROM as r1, r2, …, and no RETURNING.
+    """
+    _, columns, parts = _reading(model, related)
+    rows = prepared.fetch_all(f"{change} RETURNING {columns}", values)
+    return _built(parts, rows[0]) if rows else None
 
 
 def update_row(row: Model, names: Iterable[str], *news: NewEvent) -> None:
@@ -137,7 +147,8 @@ def _built(parts: list[_Part], values: Sequence[Any]) -> Any:
 
 
 @functools.cache
-def _reading(model: type[Model], related: tuple[str, ...]) -> tuple[str, list[_Part]]:
+def _reading(model: type[Model], related: tuple[str, ...]) -> tuple[str, str, list[_Part]]:
+    """Return the SELECT without its condition, the columns it lists, and where each row's columns are."""
     parts: list[_Part] = []
     columns: list[str] = []
     joins: list[str] = []
@@ -161,7 +172,8 @@ def _reading(model: type[Model], related: tuple[str, ...]) -> tuple[str, list[_P
         if relation:
             column = f"{aliases[parent]}.{_quoted(models[parent]._meta.get_field(relation))}"
             joins.append(f" LEFT JOIN {_table(of)} {alias} ON {alias}.id = {column}")
-    return f"SELECT {', '.join(columns)} FROM {_table(model)} t{''.join(joins)}", parts
+    listed = ", ".join(columns)
+    return f"SELECT {listed} FROM {_table(model)} t{''.join(joins)}", listed, parts
 
 
 @functools.cache

@@ -30,7 +30,7 @@ from accounts.models import ApiKey
 from dispatch.core.api import idempotency
 from dispatch.core.api.parsers import PlainJSONParser
 from dispatch.core.web.client_addresses import limit_key
-from dispatch.jobs import services, sql
+from dispatch.jobs import services, submission_sql
 from dispatch.jobs.api.serializers import SubmissionFormSerializer, accepted_body
 from dispatch.jobs.models import ServiceType
 
@@ -107,7 +107,7 @@ def accept(request: HttpRequest, plain: PlainRequest) -> HttpResponse | None:
     prefix = api_keys.prefix_of(plain.api_key)
     try:
         throttling.check_sender(f"{limit_key(request)}:{prefix}")
-        sender = sql.find_sender(prefix, plain.service_code)
+        sender = submission_sql.find_sender(prefix, plain.service_code)
         if sender is None or sender.service_type is None:
             return None
         api_keys.verify_key(sender.api_key, plain.api_key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import structlog
 from django.conf import settings
 from django.db import OperationalError, transaction
+from django.db.models import QuerySet
 
 from dispatch.capacity import account_outages
 from dispatch.capacity.models import DispatchPool
@@ -19,7 +21,8 @@ from dispatch.core.db.errors import is_lock_timeout
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.jobs import policies, rules, sql, technician_messages
 from dispatch.jobs.models import Candidate, Job, Offer
-from dispatch.jobs.rules import CascadePolicy
+from dispatch.jobs.policies import PolicyChain
+from dispatch.jobs.rules import CascadePolicy, Ranked
 from dispatch.jobs.services import ranking, slots, sms, transitions, travel, waits
 from dispatch.jobs.services.transitions import Waiting
 from dispatch.jobs.services.waits import CascadeState
@@ -58,22 +61,43 @@ class _Step:
 _DONE, _AGAIN = _Step(), _Step(again=True)
 
 
-def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> None:
+@dataclass(frozen=True)
+class FirstStep:
+    """What `make_first_offer` did, and who can't be called at the moment."""
+
+    step: _Step
+    busy: set[int]
+
+
+def make_first_offer(job: Job, ranked: Sequence[Ranked[Nearby]], chain: PolicyChain) -> FirstStep:
+    """Take the first step of a dispatching job that the running transaction has created and ranked.
+
+    `offer_next` goes on from there after the commit.
+    """
+    busy: set[int] = set()
+    now = clock.now()
+    readiness = sql.readiness_of_new_job(job, now, ranked, chain.skills, chain.quiet)
+    return FirstStep(_take_step(job, readiness, busy, now, may_load=False), busy)
+
+
+def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True, first: FirstStep | None = None) -> None:
     """Offer the job to the next technician, or to several at once if the policy says so for its priority.
 
     Changes nothing if `token` is not the job's current step. Call it outside any transaction: each candidate is
     tried in a separate transaction, so that no two technicians are locked at once. With `place`, threads of this
     process ask the provider to place the calls; otherwise telephony's placer does. Only with `place`, the OSRM
-    server is asked before a ranking, between two transactions.
+    server is asked before a ranking, between two transactions. `first`: the step that is already committed.
     """
-    busy: set[int] = set()
+    busy: set[int] = first.busy if first else set()
     may_load = place
     calls: list[Call] = []
     current = uuid.UUID(str(token))
     while True:
         try:
-            with lock_waits.limited_transaction(defers_fsync=True):
-                step = _run_step(job_id, current, busy, may_load=may_load)
+            if first is not None:
+                step, first = first.step, None
+            else:
+                step = _commit_step(job_id, current, busy, may_load=may_load)
         except Exception as error:
             if not calls:
                 raise
@@ -95,14 +119,20 @@ def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True) -> No
             fault_injection.crash_point("jobs.offer.placed")
 
 
-def _run_step(job_id: int, token: uuid.UUID, busy: set[int], *, may_load: bool = False) -> _Step:
-    job = transitions.lock_job(job_id, "organization")
-    now = clock.now()
-    if job.status != Job.Status.DISPATCHING or job.paused_at or job.step_token != token:
-        return _DONE
-    if job.waiting_for == Waiting.START and job.next_action_at and job.next_action_at > now:
-        return _DONE  # waiting for the last offer's deadline
-    readiness = sql.load_readiness(job, now)
+def _commit_step(job_id: int, token: uuid.UUID, busy: set[int], *, may_load: bool) -> _Step:
+    """Take the job's next step in a transaction."""
+    with lock_waits.limited_transaction(defers_fsync=True):
+        job = transitions.lock_job(job_id, "organization")
+        now = clock.now()
+        if job.status != Job.Status.DISPATCHING or job.paused_at or job.step_token != token:
+            return _DONE
+        if job.waiting_for == Waiting.START and job.next_action_at and job.next_action_at > now:
+            return _DONE  # waiting for the last offer's deadline
+        return _take_step(job, sql.load_readiness(job, now), busy, now, may_load=may_load)
+
+
+def _take_step(job: Job, readiness: DispatchReadiness, busy: set[int], now: datetime, *, may_load: bool) -> _Step:
+    """Take the next step of a job that this transaction has locked or created."""
     offers = readiness.offers
     policy = policies.frozen_policy(job)
     in_use = rules.slots_of(offers, slots.offers_wanted(job), now)
@@ -116,7 +146,7 @@ def _run_step(job_id: int, token: uuid.UUID, busy: set[int], *, may_load: bool =
     if job.waiting_for in ranking.HELD:
         if may_load and travel.is_loadable(job):
             return _Step(ranks=job)
-        return _start_after_hold(job, token)
+        return _start_after_hold(job)
     candidates = {row.technician_id: row for row in readiness.candidates}
     waited = job.technician_wait_until is not None and now >= job.technician_wait_until
     set_aside = _set_aside(job, readiness.pool, offers, now)
@@ -182,12 +212,12 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
         if not is_lock_timeout(error):
             raise
         _held.add(candidate.technician_id)
-        return _defer_candidate(candidate, "their record is locked by another session", busy)
+        return _defer_candidate(job, candidate, "their record is locked by another session", busy)
     fitness = ranking.describe_reason(job, policy, fitness, policies.preferences_of(job, readiness.skills))
     if fitness.verdict == "out":
         return _skip_candidate(job, candidate, fitness, fitness.reason)
     if fitness.verdict == "deferred":
-        return _defer_candidate(candidate, fitness.reason, busy)
+        return _defer_candidate(job, candidate, fitness.reason, busy)
     pool = readiness.pool
     if pool is None or readiness.others_first:
         waits.wait_for_line(job, state, waits.LINE_POLL_S[0 if pool else 1])
@@ -196,7 +226,7 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
         with transaction.atomic():
             offer, call = _make_offer(job, state, pool, fitness)
     except PhoneBusy:
-        return _defer_candidate(candidate, "their phone is on another call", busy)
+        return _defer_candidate(job, candidate, "their phone is on another call", busy)
     except CallNotAllowed as refused:
         return _skip_candidate(job, candidate, fitness, str(refused))
     except NoLine as none:
@@ -207,7 +237,7 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
         return _DONE
     seen = {name: getattr(fitness, name) for name in ("verdict", "reason", "distance_m", "travel_s")}
     if any(getattr(candidate, name) != value for name, value in seen.items()):
-        Candidate.objects.filter(pk=candidate.pk).update(**seen)
+        _candidacy(job, candidate).update(**seen)
     is_more_wanted = state.slots.wanted > 1
     if not state.pending:
         job.fill_at = clock.now() if is_more_wanted else None
@@ -293,11 +323,13 @@ def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: N
     return offer, call
 
 
+def _candidacy(job: Job, candidate: CandidateRow) -> QuerySet[Candidate]:
+    return Candidate.objects.filter(job_id=job.pk, technician_id=candidate.technician_id)
+
+
 def _skip_candidate(job: Job, candidate: CandidateRow, technician: Nearby, reason: str) -> _Step:
     """Skip a candidate who is no longer eligible for this round, and append `job.skipped`."""
-    Candidate.objects.filter(pk=candidate.pk).update(
-        verdict=Candidate.Verdict.OUT, reason=reason[:160], skipped_round=job.round
-    )
+    _candidacy(job, candidate).update(verdict=Candidate.Verdict.OUT, reason=reason[:160], skipped_round=job.round)
     transitions.append_job_event(
         job,
         "job.skipped",
@@ -308,15 +340,16 @@ def _skip_candidate(job: Job, candidate: CandidateRow, technician: Nearby, reaso
     return _AGAIN
 
 
-def _defer_candidate(candidate: CandidateRow, reason: str, busy: set[int]) -> _Step:
+def _defer_candidate(job: Job, candidate: CandidateRow, reason: str, busy: set[int]) -> _Step:
     """Defer a candidate who has another pending offer."""
-    Candidate.objects.filter(pk=candidate.pk).update(verdict=Candidate.Verdict.DEFERRED, reason=reason[:160])
+    _candidacy(job, candidate).update(verdict=Candidate.Verdict.DEFERRED, reason=reason[:160])
     busy.add(candidate.technician_id)
     return _AGAIN
 
 
-def _start_after_hold(job: Job, token: uuid.UUID) -> _Step:
+def _start_after_hold(job: Job) -> _Step:
     """Rank afresh when the job is no longer held back: others are on duty now. Earlier answers still count."""
+    token = job.step_token
     ranking.begin_dispatch(job)
     if job.status != Job.Status.DISPATCHING:
         return _DONE

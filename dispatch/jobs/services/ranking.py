@@ -209,7 +209,7 @@ def _require_somebody(
     rows = {row.technician_id: row for row in readiness.candidates}
     rows |= {
         one.technician.technician_id: CandidateRow(
-            one.technician.technician_id, one.rank, one.technician.verdict, 0, 0, "", 0
+            one.technician.technician_id, one.rank, one.technician.verdict, 0, "", 0
         )
         for one in newly
     }

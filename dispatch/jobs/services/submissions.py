@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -17,13 +18,17 @@ from dispatch.core.db.errors import is_lock_timeout, is_temporary
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.events import Actor, NewEvent
 from dispatch.core.runtime.queues import enqueue
-from dispatch.jobs import geocoding, policies, sql
+from dispatch.jobs import geocoding, policies, sql, submission_sql
 from dispatch.jobs.geocoding import Location
 from dispatch.jobs.models import CustomerTextKind, Job, Submission
+from dispatch.jobs.policies import PolicyChain
+from dispatch.jobs.rules import Ranked
 from dispatch.jobs.rules.duplicates import address_key
 from dispatch.jobs.services import customer_texts, transitions, travel
-from dispatch.jobs.services.dispatching import offer_next
+from dispatch.jobs.services.dispatching import FirstStep, make_first_offer, offer_next
 from dispatch.jobs.services.ranking import find_candidates, without_locked, write_ranking
+from dispatch.technicians import road_times
+from dispatch.technicians.services import Nearby
 
 log = structlog.get_logger(__name__)
 
@@ -40,6 +45,10 @@ _CARRIED = (
     "service_type_id", "priority", "customer_name", "customer_phone", "address", "notes", "extra",
     "preferred_technician_id", "window_start", "window_end", "expected_minutes",
 )  # fmt: skip
+
+
+class _NotAtOnce(Exception):
+    """The submission must be started step by step."""
 
 
 def accept_submission(
@@ -106,6 +115,12 @@ def start_job(submission_id: int, *, place: bool = True) -> Job | None:
     for drives. The auditor retries a failed start; after the third failure the job is `pending`, "processing
     failed". `place` as in `offer_next`.
     """
+    if place and (started := _start_at_once(submission_id)) is not None:
+        job, first = started
+        fault_injection.crash_point("jobs.start.committed")
+        if first is not None:
+            offer_next(job.pk, job.step_token, first=first)
+        return job
     submission = _claim_start(submission_id)
     if submission is None:
         return Job.objects.filter(submission_id=submission_id).first()
@@ -139,10 +154,39 @@ def start_job(submission_id: int, *, place: bool = True) -> Job | None:
     return job
 
 
+def _start_at_once(submission_id: int) -> tuple[Job, FirstStep | None] | None:
+    """Create the job and make its first offer in one transaction, as most submissions allow.
+
+    Return None, with nothing changed, if the submission has no position, was started before or is being started,
+    if drives must be asked for, or after any error: `start_job` then goes step by step, and counts.
+    """
+    if road_times.may_ask():
+        return None
+    try:
+        with lock_waits.limit_lock_waits(lock_waits.LOOP_S), lock_waits.limited_transaction(defers_fsync=True):
+            submission = submission_sql.take_submission(submission_id)
+            if submission is None:
+                return None
+            fault_injection.crash_point("jobs.start.claimed")
+            where = geocoding.geocode(
+                lat=submission.lat, lng=submission.lng, address="", organization=submission.organization
+            )
+            if where is None or submission.organization_id in _blocked:
+                raise _NotAtOnce
+            job, ranked, chain = _create_job(submission, where, only_free=False)
+            is_offered = job.status == Job.Status.DISPATCHING
+            return job, make_first_offer(job, ranked, chain) if is_offered else None
+    except _NotAtOnce:
+        return None
+    except Exception as error:
+        log.info("submission_not_started_at_once", submission=submission_id, error=str(error).strip())
+        return None
+
+
 def _claim_start(submission_id: int) -> Submission | None:
     """Claim a start by compare-and-set: the first immediately, later ones when due."""
     now = clock.now()
-    if not sql.claim_start(submission_id, now, now + timedelta(seconds=START_LEASE_S)):
+    if not submission_sql.claim_start(submission_id, now, now + timedelta(seconds=START_LEASE_S)):
         return None
     return fast_rows.fetch_by_pk(Submission, submission_id, "organization")
 
@@ -184,6 +228,13 @@ def _make_job(submission: Submission, where: Location | None, *, only_free: bool
     lock_waits.apply_limit(defers_fsync=True)
     if not _mark_processed(submission):
         return Job.objects.get(submission_id=submission.pk), False
+    return _create_job(submission, where, only_free=only_free)[0], True
+
+
+def _create_job(
+    submission: Submission, where: Location | None, *, only_free: bool
+) -> tuple[Job, Sequence[Ranked[Nearby]], PolicyChain]:
+    """Create the job of a processed submission, with its candidates. Return it, them, and what applies to it."""
     job = Job(
         organization=submission.organization,
         submission=submission,
@@ -207,7 +258,7 @@ def _make_job(submission: Submission, where: Location | None, *, only_free: bool
     _append_flag(job)
     write_ranking(job, ranking)
     customer_texts.inform_customer(job, CustomerTextKind.RECEIVED)
-    return job, True
+    return job, ranking.ranked, chain
 
 
 def _flag_duplicate(job: Job, hours: int) -> None:
@@ -256,4 +307,4 @@ def _mark_processed(submission: Submission) -> bool:
 
     Return False if another worker already did.
     """
-    return sql.mark_submission_processed(submission.pk)
+    return submission_sql.mark_submission_processed(submission.pk)
