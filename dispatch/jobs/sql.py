@@ -373,14 +373,14 @@ def _pool_parameters(job: Job, now: datetime) -> dict[str, Any]:
 
 def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:
     """Write new candidates of a job. Within a pipeline, this does not wait for the result."""
-    columns: list[list[Any]] = [
-        [candidate.technician.technician_id for candidate in ranked],
-        [candidate.rank for candidate in ranked],
-        [candidate.technician.verdict for candidate in ranked],
-        [candidate.technician.reason[:160] for candidate in ranked],
-        [candidate.technician.distance_m for candidate in ranked],
-        [candidate.score for candidate in ranked],
-        [candidate.technician.travel_s for candidate in ranked],
+    columns = [
+        prepared.integers(candidate.technician.technician_id for candidate in ranked),
+        prepared.integers(candidate.rank for candidate in ranked),
+        prepared.texts(candidate.technician.verdict for candidate in ranked),
+        prepared.texts(candidate.technician.reason[:160] for candidate in ranked),
+        prepared.integers(candidate.technician.distance_m for candidate in ranked),
+        prepared.floats(candidate.score for candidate in ranked),
+        prepared.integers(candidate.technician.travel_s for candidate in ranked),
     ]
     prepared.execute(_WRITE_CANDIDATES, [job.organization_id, job.pk, *columns])
 
