@@ -1,9 +1,9 @@
 # Dispatch: run `make help`. Needs Python 3.11 or newer as `python3`, and nothing else.
 
 PYTHON ?= python3
-# Number of test processes, each with dedicated servers: one more than the number of cores, because tests
-# sometimes wait. With servers from the environment, there is only one.
-JOBS ?= $(if $(DATABASE_URL)$(REDIS_URL),0,$(shell expr 1 + $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)))
+# Number of test processes, each with dedicated servers: two more than the number of cores, because tests
+# often wait. With servers from the environment, there is only one.
+JOBS ?= $(if $(DATABASE_URL)$(REDIS_URL),0,$(shell expr 2 + $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)))
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
