@@ -77,14 +77,14 @@ def test_fifty_notes_are_one_notification_and_one_email(desk):
     assert Delivery.objects.filter(channel="email").count() == 1
 
 
-def test_a_burst_of_500_that_is_handled_twice_is_counted_once(desk):
+def test_a_burst_that_is_handled_twice_is_counted_once(desk):
     job = desk.job()
-    for number in range(500):
+    for number in range(150):
         desk.write(job, f"@Kim {number}")
     for _ in range(2):
         desk.last = 0
         desk.notify()
-    assert desk.titles(desk.kim) == [f"500 notes on job {job.pk} mention you"]
+    assert desk.titles(desk.kim) == [f"150 notes on job {job.pk} mention you"]
     assert Delivery.objects.count() == 1
 
 

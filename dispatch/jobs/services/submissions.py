@@ -179,7 +179,7 @@ def _start_at_once(submission_id: int) -> tuple[Job, FirstStep | None] | None:
     except _NotAtOnce:
         return None
     except Exception as error:
-        log.info("submission_not_started_at_once", submission=submission_id, error=str(error).strip())
+        log.warning("submission_not_started_at_once", submission=submission_id, error=str(error).strip())
         return None
 
 
