@@ -31,6 +31,7 @@
   let crewTimer = 0;
   let asking = 0; // drawer requests in flight
   let loading = null; // the request that fills the drawer, while it is in flight
+  let wantedXhr = null; // the latest request for the drawer; null once it was closed
   let news = 0; // number of events received so far
   let newsOfAll = 0; // its value at the last full refetch
   const newsOf = new Map(); // job id → its value at the job's latest event
@@ -322,6 +323,7 @@
 
   function close({ push = true } = {}) {
     const id = openJob() || params().get("job");
+    wantedXhr = null;
     document.getElementById("drawer-slot").replaceChildren();
     if (push) history.pushState({ board: true }, "", address({ job: "" }));
     markOpen();
@@ -372,15 +374,30 @@
 
   function isDrawer(part) { return part?.id === "drawer-slot" || part?.id === "drawer-body"; }
 
-  /* The last page requested is the one shown: an earlier response that has not arrived is given up. A form that was
-     sent is awaited, and one that polls yields. */
+  /* The page requested last is the one shown: an earlier one that has not arrived is given up. A form that was sent is
+     awaited, and a page that polls yields. */
   function replaceLoading(event) {
     const { elt, xhr, requestConfig } = event.detail;
-    if (loading && elt.id === "drawer") return event.preventDefault();
-    if (loading?.verb === "get") loading.xhr.abort();
+    const isInFlight = loading && loading.xhr.readyState < XMLHttpRequest.DONE;
+    if (isInFlight && elt.id === "drawer") return event.preventDefault();
+    if (isInFlight && loading.verb === "get") loading.xhr.abort();
     const own = { xhr, verb: requestConfig.verb };
     loading = own;
+    wantedXhr = xhr;
     xhr.addEventListener("loadend", () => { if (loading === own) loading = null; });
+  }
+
+  /* The response to a form that was sent before something else was opened, or before the drawer was closed, is not shown.
+     A refusal is reported. */
+  function skipOutdated(event) {
+    const { target, xhr, serverResponse } = event.detail;
+    if (target.id !== "drawer-slot" || xhr === wantedXhr) return;
+    event.detail.shouldSwap = false;
+    const page = new DOMParser().parseFromString(serverResponse, "text/html");
+    const refused = page.getElementById("refused");
+    if (!refused) return;
+    const job = page.getElementById("drawer")?.dataset.job;
+    D.note(`${job ? `#${job}: ` : ""}${refused.textContent.trim().replace(/\s+/g, " ")}`, "attention");
   }
 
   function drawerAsked(event) {
@@ -527,6 +544,7 @@
       event.detail.history.path = at.pathname + at.search;
     });
     document.addEventListener("htmx:beforeSend", drawerAsked);
+    document.addEventListener("htmx:beforeSwap", skipOutdated);
     document.addEventListener("htmx:beforeSwap", (event) => { if (event.detail.target.id === "crew-slot") keepCrew(event.detail.target); });
     document.addEventListener("htmx:afterSettle", (event) => {
       if (event.detail.target?.id === "crew-slot") return restoreCrew(event.detail.target);

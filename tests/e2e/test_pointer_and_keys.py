@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 
 import pytest
-from playwright.sync_api import Error, Page, Route, expect
+from playwright.sync_api import Page, Route, expect
 
 from dispatch.core import events
 from dispatch.core.events import SYSTEM
@@ -136,19 +135,3 @@ def test_a_form_begins_at_its_first_field_and_one_that_needs_nothing_at_its_butt
     expect(page.get_by_role("button", name="Call technicians again")).to_be_focused()
     page.keyboard.press("Enter")
     wait_until(lambda: Job.objects.get(pk=waiting.pk).status == "dispatching")
-
-
-def test_drawer_shows_what_was_requested_last_although_an_earlier_answer_is_slow(floor, sign_in, waiting):
-    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path=f"/board/?job={waiting.pk}"))
-    page.locator("#act-correct").click()
-    held: list[Route] = []
-    page.route(f"**/board/jobs/{waiting.pk}/", lambda route: held.append(route))
-    page.locator("#ask-back").click()
-    answer = wait_until(lambda: page.wait_for_timeout(20) or held)[0].fetch()
-    page.locator("#act-dispatch-again").click()
-    button = page.get_by_role("button", name="Call technicians again")
-    expect(button).to_be_focused()
-    with contextlib.suppress(Error):  # the page may have given up the request
-        held[0].fulfill(response=answer)
-    page.locator("#drawer").evaluate("() => new Promise((resolve) => setTimeout(resolve, 300))")
-    expect(button).to_be_focused()

@@ -1,0 +1,112 @@
+"""The panel of a job shows what was requested last, whatever arrives after it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Error, Page, Route, expect
+
+from accounts.tenancy import actor_of
+from dispatch.jobs import services
+from dispatch.jobs.models import Job
+from tests.e2e.test_board import column, live
+from tests.harness.jobs import Floor
+from tests.support import factories as make
+from tests.support.waiting import wait_until
+
+pytestmark = pytest.mark.browser
+
+OTHER_PHONE = "+16025550177"
+
+
+@pytest.fixture
+def jobs(floor: Floor) -> list[Job]:
+    """Two jobs for which nobody is near."""
+    made = [floor.started(), floor.started(customer_phone=OTHER_PHONE, address="9 Elm Street, Phoenix, AZ 85003")]
+    assert [job.status for job in made] == ["pending", "pending"]
+    return made
+
+
+@pytest.fixture
+def page(floor: Floor, sign_in: Callable[..., Page], jobs: list[Job]) -> Page:
+    return live(sign_in(make.dispatcher(floor.organization, "Dana"), path=f"/board/?job={jobs[0].pk}"))
+
+
+def hold(page: Page, address: str, method: str) -> list[Route]:
+    """Hold back the requests with this address and method, in the returned list."""
+    held: list[Route] = []
+    page.route(address, lambda route: held.append(route) if route.request.method == method else route.fallback())
+    return held
+
+
+def first(page: Page, held: list[Route]) -> Route:
+    route: Route = wait_until(lambda: page.wait_for_timeout(20) or held)[0]
+    return route
+
+
+def settle(page: Page) -> None:
+    """Let the page handle what has arrived."""
+    page.evaluate("() => new Promise((resolve) => setTimeout(resolve, 300))")
+
+
+def send_cancellation(page: Page) -> Route:
+    """Cancel the open job; the request is held back."""
+    page.locator("#act-cancel").click()
+    held = hold(page, "**/act/cancel/", "POST")
+    page.locator("#ask").get_by_role("textbox").fill("The customer called it off")
+    page.locator("#ask [data-do]").click()
+    return first(page, held)
+
+
+def cancel(page: Page, sent: Route, job: Job) -> None:
+    """Let the held request through, and let the page handle the response."""
+    with page.expect_response("**/act/cancel/"):
+        sent.continue_()
+    settle(page)
+    assert Job.objects.get(pk=job.pk).status == "cancelled"
+
+
+def test_an_earlier_page_that_arrives_late_is_not_shown(page: Page, jobs: list[Job]) -> None:
+    page.locator("#act-correct").click()
+    held = hold(page, f"**/board/jobs/{jobs[0].pk}/", "GET")
+    page.locator("#ask-back").click()
+    route = first(page, held)
+    answer = route.fetch()
+    page.locator("#act-dispatch-again").click()
+    button = page.get_by_role("button", name="Call technicians again")
+    expect(button).to_be_focused()
+    with contextlib.suppress(Error):  # the page has given up the request
+        route.fulfill(response=answer)
+    settle(page)
+    expect(button).to_be_focused()
+
+
+def test_another_job_opened_meanwhile_stays_open_after_a_form_was_sent(page: Page, jobs: list[Job]) -> None:
+    sent = send_cancellation(page)
+    column(page, "attention").locator(f'a.open[data-open="{jobs[1].pk}"]').click()
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
+    cancel(page, sent, jobs[0])
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
+
+
+def test_refusal_of_a_form_is_reported_although_another_job_was_opened(
+    page: Page, floor: Floor, jobs: list[Job]
+) -> None:
+    sent = send_cancellation(page)
+    column(page, "attention").locator(f'a.open[data-open="{jobs[1].pk}"]').click()
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
+    kim = actor_of(make.dispatcher(floor.organization, "Kim"))
+    services.cancel(jobs[0].pk, "done otherwise", actor=kim)
+    sent.continue_()
+    expect(page.locator("#notices")).to_contain_text(f"#{jobs[0].pk}: ")
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
+
+
+def test_a_panel_closed_meanwhile_stays_closed_after_a_form_was_sent(page: Page, jobs: list[Job]) -> None:
+    sent = send_cancellation(page)
+    page.locator("#drawer-close").click()
+    expect(page.locator("#drawer")).to_have_count(0)
+    cancel(page, sent, jobs[0])
+    expect(page.locator("#drawer")).to_have_count(0)
