@@ -397,7 +397,8 @@
     const refused = page.getElementById("refused");
     if (!refused) return;
     const job = page.getElementById("drawer")?.dataset.job;
-    D.note(`${job ? `#${job}: ` : ""}${refused.textContent.trim().replace(/\s+/g, " ")}`, "attention");
+    const text = [...refused.querySelectorAll("p, li")].map((line) => line.textContent.trim()).join(" ");
+    D.note(job ? `#${job}: ${text}` : text, "attention");
   }
 
   function drawerAsked(event) {
