@@ -30,8 +30,7 @@
   let crewAt = 0;
   let crewTimer = 0;
   let asking = 0; // drawer requests in flight
-  let loading = null; // the request that fills the drawer, while it is in flight
-  let wantedXhr = null; // the latest request for the drawer; null once it was closed
+  let latest = null; // the latest request for the drawer, as { xhr, verb }; null once it was closed
   let news = 0; // number of events received so far
   let newsOfAll = 0; // its value at the last full refetch
   const newsOf = new Map(); // job id → its value at the job's latest event
@@ -323,7 +322,7 @@
 
   function close({ push = true } = {}) {
     const id = openJob() || params().get("job");
-    wantedXhr = null;
+    latest = null;
     document.getElementById("drawer-slot").replaceChildren();
     if (push) history.pushState({ board: true }, "", address({ job: "" }));
     markOpen();
@@ -378,20 +377,17 @@
      awaited, and a page that polls yields. */
   function replaceLoading(event) {
     const { elt, xhr, requestConfig } = event.detail;
-    const isInFlight = loading && loading.xhr.readyState < XMLHttpRequest.DONE;
+    const isInFlight = latest && latest.xhr.readyState < XMLHttpRequest.DONE;
     if (isInFlight && elt.id === "drawer") return event.preventDefault();
-    if (isInFlight && loading.verb === "get") loading.xhr.abort();
-    const own = { xhr, verb: requestConfig.verb };
-    loading = own;
-    wantedXhr = xhr;
-    xhr.addEventListener("loadend", () => { if (loading === own) loading = null; });
+    if (isInFlight && latest.verb === "get") latest.xhr.abort();
+    latest = { xhr, verb: requestConfig.verb };
   }
 
   /* The response to a form that was sent before something else was opened, or before the drawer was closed, is not shown.
      A refusal is reported. */
   function skipOutdated(event) {
     const { target, xhr, serverResponse } = event.detail;
-    if (target.id !== "drawer-slot" || xhr === wantedXhr) return;
+    if (target.id !== "drawer-slot" || xhr === latest?.xhr) return;
     event.detail.shouldSwap = false;
     const page = new DOMParser().parseFromString(serverResponse, "text/html");
     const refused = page.getElementById("refused");
