@@ -9,7 +9,6 @@ simulator to the moment its answer is in the database. `forking RQ` is the same 
 from __future__ import annotations
 
 import random
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from dispatch.jobs.models import Offer
 from dispatch.telephony.models import Call
 from tests.benchmarks import Result, jobs_ground, jobs_load, noop_provider, technicians
 from tests.benchmarks.jobs_site import FORKING, OURS, Site, running
+from tests.benchmarks.jobs_whole import median_and_spread
 from tests.benchmarks.measuring import percentile
 from tests.benchmarks.processes import kinds_of
 from tests.support.waiting import wait_until
@@ -102,13 +102,16 @@ def to_first_call(workers: str, rate: int, seconds: float, *, provider: str, run
     targets = ("", "") if peer or is_simulated else ("<= 60", "<= 300")
     name = f"{what}: form sent to first call asked for"
     for title, share, target in ((", median", 0.5, targets[0]), (", 99th percentile", 0.99, targets[1])):
-        yield _summary(f"{name}{title}", [percentile(one.took_ms, share) for one in streams], target, peer)
+        values = [percentile(one.took_ms, share) for one in streams]
+        yield from median_and_spread(f"{name}{title}", values, "ms", target, peer)
     lost = max(one.lost for one in streams)
     yield Result(f"  not called within {LONGEST_S:.0f} s", lost, "submissions", "" if peer else "<= 0", peer)
-    yield _summary("  answered 202, 99th percentile", [one.answered_ms for one in streams], "", peer)
-    yield _summary("  CPU for one submission", [sum(one.cost.values()) for one in streams], "", peer)
+    answered = [one.answered_ms for one in streams]
+    yield from median_and_spread("  answered 202, 99th percentile", answered, "ms", peer=peer)
+    costs = [sum(one.cost.values()) for one in streams]
+    yield from median_and_spread("  CPU for one submission", costs, "ms", peer=peer)
     for kind in streams[0].cost:
-        yield _summary(f"    of which {kind}", [one.cost[kind] for one in streams], "", peer)
+        yield from median_and_spread(f"    of which {kind}", [one.cost[kind] for one in streams], "ms", peer=peer)
 
 
 def _stream(workers: str, rate: int, seconds: float, provider: str) -> _Stream:
@@ -127,14 +130,8 @@ def _stream(workers: str, rate: int, seconds: float, provider: str) -> _Stream:
         sorted(1000 * (moment - load.sent[pk]) for pk, moment in asked.items()),
         len(load.sent) - len(asked) + load.failures,
         percentile(sorted(load.answer_times_ms()), 0.99),
-        {kind: 1000 * spent / count for kind, spent in kinds_of(meter.spent).items()},
+        {kind: 1000 * seconds / count for kind, seconds in kinds_of(meter.spent).items()},
     )
-
-
-def _summary(name: str, values: list[float], target: str, peer: str) -> Result:
-    """The median of several runs, with the lowest and highest in the unit's column."""
-    spread = f" ({min(values):,.1f}–{max(values):,.1f})" if len(values) > 1 else ""
-    return Result(name, statistics.median(values), f"ms{spread}", target, peer)
 
 
 def _tenants(provider: str) -> list[jobs_ground.Tenant]:
@@ -187,10 +184,7 @@ def _rate(moments: Sequence[float]) -> float:
 
 def _cost(spent: dict[str, float], count: int, peer: str = "") -> Iterator[Result]:
     """CPU of each kind of process for one submission, idle loops included."""
-    kinds: dict[str, float] = {}
-    for name, seconds in spent.items():
-        kind = name.rstrip(" 0123456789")
-        kinds[kind] = kinds.get(kind, 0.0) + 1000 * seconds / max(count, 1)
+    kinds = {kind: 1000 * seconds / max(count, 1) for kind, seconds in kinds_of(spent).items()}
     yield Result("  CPU for one submission, all processes", sum(kinds.values()), "ms", peer=peer)
     for kind, cost in kinds.items():
         yield Result(f"    of which {kind}", cost, "ms", peer=peer)

@@ -102,10 +102,12 @@ def statements_per_unit(found: Counter[tuple[str, str]], count: int, unit: str) 
         yield Result(f"  of which {kind}", times / count, "statements")
 
 
-def median_and_spread(name: str, values: list[float], unit: str) -> Iterator[Result]:
+def median_and_spread(
+    name: str, values: list[float], unit: str, target: str = "", peer: str = ""
+) -> Iterator[Result]:
     """The median of several runs, with the lowest and highest in the unit's column."""
     spread = f" ({min(values):,.1f}–{max(values):,.1f})" if len(values) > 1 else ""
-    yield Result(name, statistics.median(values), unit + spread)
+    yield Result(name, statistics.median(values), unit + spread, target, peer)
 
 
 def _live(
