@@ -221,8 +221,9 @@ def find_duplicate(job: Job, since: datetime) -> int | None:
 _WRITE_CANDIDATES = """
 INSERT INTO jobs_candidate
     (organization_id, job_id, skipped_round, technician_id, rank, verdict, reason, distance_m, score, travel_s)
-SELECT %s::bigint, %s::bigint, 0, *
-FROM unnest(%s::bigint[], %s::smallint[], %s::text[], %s::text[], %s::integer[], %s::float8[], %s::integer[])
+SELECT %(organization_id)s::bigint, %(job_id)s::bigint, 0, *
+FROM unnest(%(technicians)s::bigint[], %(ranks)s::smallint[], %(verdicts)s::text[], %(reasons)s::text[],
+            %(distances_m)s::integer[], %(scores)s::float8[], %(travels_s)s::integer[])
 """
 
 
@@ -236,6 +237,20 @@ class CandidateRow(NamedTuple):
     reason: str
     distance_m: int
     travel_s: int | None = None
+
+    @classmethod
+    def new(cls, candidate: Ranked[Nearby]) -> CandidateRow:
+        """Return the columns of a new candidate."""
+        found = candidate.technician
+        return cls(
+            technician_id=found.technician_id,
+            rank=candidate.rank,
+            verdict=found.verdict,
+            skipped_round=0,
+            reason=found.reason[:160],
+            distance_m=found.distance_m,
+            travel_s=found.travel_s,
+        )
 
 
 class OfferRow(NamedTuple):
@@ -320,13 +335,13 @@ def load_readiness(job: Job, now: datetime) -> DispatchReadiness:
             prepared.fetch_later(_CALL_POOL, for_pool),
         )
         policies = prepared.fetch_later(_POLICIES, [job.organization_id, job.service_type_id])
-        pool_rows = pools()
+        pool, others_first = _pool_of(pools())
         return DispatchReadiness(
             [CandidateRow(*row) for row in candidates()],
             [OfferRow(*row) for row in offers()],
             _skills_of(skills()),
-            DispatchPool(*pool_rows[0][:-1]) if pool_rows else None,
-            bool(pool_rows and pool_rows[0][-1]),
+            pool,
+            others_first,
             QuietHours.of(_policy_rows(policies())),
         )
 
@@ -335,27 +350,18 @@ def readiness_of_new_job(
     job: Job, now: datetime, ranked: Sequence[Ranked[Nearby]], skills: Skills, quiet: QuietHours
 ) -> DispatchReadiness:
     """Return the facts for the first step of a job that this transaction has created. Loads only the pool."""
-    rows = prepared.fetch_all(_CALL_POOL, _pool_parameters(job, now))
-    candidates = [
-        CandidateRow(
-            candidate.technician.technician_id,
-            candidate.rank,
-            candidate.technician.verdict,
-            0,
-            candidate.technician.reason[:160],
-            candidate.technician.distance_m,
-            candidate.technician.travel_s,
-        )
-        for candidate in ranked
-    ]
-    pool = DispatchPool(*rows[0][:-1]) if rows else None
-    return DispatchReadiness(candidates, [], skills, pool, bool(rows and rows[0][-1]), quiet)
+    pool, others_first = _pool_of(prepared.fetch_all(_CALL_POOL, _pool_parameters(job, now)))
+    return DispatchReadiness([CandidateRow.new(one) for one in ranked], [], skills, pool, others_first, quiet)
 
 
 def find_call_pool(job: Job, now: datetime) -> DispatchPool | None:
     """Return the pool of caller numbers for calls about the job, or None."""
-    rows = prepared.fetch_all(_CALL_POOL, _pool_parameters(job, now))
-    return DispatchPool(*rows[0][:-1]) if rows else None
+    return _pool_of(prepared.fetch_all(_CALL_POOL, _pool_parameters(job, now)))[0]
+
+
+def _pool_of(rows: Sequence[Sequence[Any]]) -> tuple[DispatchPool | None, bool]:
+    """Return the pool, if there is one, and whether another job comes first for its lines."""
+    return (DispatchPool(*rows[0][:-1]), rows[0][-1]) if rows else (None, False)
 
 
 def _pool_parameters(job: Job, now: datetime) -> dict[str, Any]:
@@ -373,38 +379,33 @@ def _pool_parameters(job: Job, now: datetime) -> dict[str, Any]:
 
 def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:
     """Write new candidates of a job. Within a pipeline, this does not wait for the result."""
-    columns = [
-        prepared.integers(candidate.technician.technician_id for candidate in ranked),
-        prepared.integers(candidate.rank for candidate in ranked),
-        prepared.texts(candidate.technician.verdict for candidate in ranked),
-        prepared.texts(candidate.technician.reason[:160] for candidate in ranked),
-        prepared.integers(candidate.technician.distance_m for candidate in ranked),
-        prepared.floats(candidate.score for candidate in ranked),
-        prepared.integers(candidate.technician.travel_s for candidate in ranked),
-    ]
-    prepared.execute(_WRITE_CANDIDATES, [job.organization_id, job.pk, *columns])
+    given = {"organization_id": job.organization_id, "job_id": job.pk}
+    prepared.execute(_WRITE_CANDIDATES, {**given, **_candidate_arrays(ranked)})
 
 
 _UPDATE_CANDIDATES = """
 UPDATE jobs_candidate c
 SET verdict = v.verdict, reason = v.reason, distance_m = v.distance_m, score = v.score, travel_s = v.travel_s
-FROM unnest(%s::bigint[], %s::text[], %s::text[], %s::integer[], %s::float8[], %s::integer[])
+FROM unnest(%(technicians)s::bigint[], %(verdicts)s::text[], %(reasons)s::text[], %(distances_m)s::integer[],
+            %(scores)s::float8[], %(travels_s)s::integer[])
     AS v (technician_id, verdict, reason, distance_m, score, travel_s)
-WHERE c.job_id = %s::bigint AND c.technician_id = v.technician_id
+WHERE c.job_id = %(job_id)s::bigint AND c.technician_id = v.technician_id
 """
 
 
 def update_candidates(job: Job, checked: Sequence[Ranked[Nearby]]) -> None:
     """Update the eligibility and the score of existing candidates, who keep their rank."""
-    columns: list[list[Any]] = [
-        [candidate.technician.technician_id for candidate in checked],
-        [candidate.technician.verdict for candidate in checked],
-        [candidate.technician.reason[:160] for candidate in checked],
-        [candidate.technician.distance_m for candidate in checked],
-        [candidate.score for candidate in checked],
-        [candidate.technician.travel_s for candidate in checked],
-    ]
-    prepared.execute(_UPDATE_CANDIDATES, [*columns, job.pk])
+    prepared.execute(_UPDATE_CANDIDATES, {"job_id": job.pk, **_candidate_arrays(checked)})
+
+
+def _candidate_arrays(candidates: Sequence[Ranked[Nearby]]) -> dict[str, str]:
+    """Return each column of the candidates as an array literal."""
+    rows = [(*CandidateRow.new(candidate), candidate.score) for candidate in candidates]
+    return prepared.arrays(
+        rows, technicians=prepared.integers, ranks=prepared.integers, verdicts=prepared.texts,
+        skipped_rounds=prepared.integers, reasons=prepared.texts, distances_m=prepared.integers,
+        travels_s=prepared.integers, scores=prepared.floats,
+    )  # fmt: skip
 
 
 _REMAINING = """

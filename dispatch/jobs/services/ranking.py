@@ -207,12 +207,7 @@ def _require_somebody(
 ) -> None:
     """Raise a lock timeout if the cascade would end now although eligible technicians are locked."""
     rows = {row.technician_id: row for row in readiness.candidates}
-    rows |= {
-        one.technician.technician_id: CandidateRow(
-            one.technician.technician_id, one.rank, one.technician.verdict, 0, "", 0
-        )
-        for one in newly
-    }
+    rows |= {one.technician.technician_id: CandidateRow.new(one) for one in newly}
     if next_step(job, policy, rows.values(), readiness).kind == "exhausted":
         raise OperationalError("The rows of all eligible technicians are locked.") from LockNotAvailable()
 
