@@ -5,11 +5,11 @@ from __future__ import annotations
 import select
 
 import pytest
-from django.db import connection, transaction
+from django.db import DataError, IntegrityError, ProgrammingError, connection, transaction
 
 from dispatch.core.db import prepared
 from dispatch.core.db.lock_waits import apply_limit, limit_lock_waits, limited_transaction, short_wait
-from dispatch.core.db.postgres import base
+from dispatch.core.db.postgres import base, statements
 from tests.support.database import reconnect
 from tests.support.waiting import PATIENCE
 
@@ -54,19 +54,19 @@ def test_one_plan_is_used_until_the_transaction_ends():
 
 def test_plans_are_renewed_after_a_while(monkeypatch):
     prepared.fetch_all(COUNT, {"ids": [1]})
-    asked: list[bytes] = []
-    execute = prepared.psycopg.Cursor.execute
+    asked: list[str] = []
+    run_script = prepared.run_script
 
-    def listen(cursor, query, *args, **kwargs):
-        asked.append(query)
-        return execute(cursor, query, *args, **kwargs)
+    def listen(raw, script):
+        asked.append(script)
+        run_script(raw, script)
 
-    monkeypatch.setattr(prepared.psycopg.Cursor, "execute", listen)
+    monkeypatch.setattr(prepared, "run_script", listen)
     prepared.fetch_all(COUNT, {"ids": [1]})
-    assert b"DISCARD PLANS" not in asked
+    assert asked == []
     monkeypatch.setattr(prepared, "PLANS_S", 0.0)
     prepared.fetch_all(COUNT, {"ids": [1]})
-    assert b"DISCARD PLANS" in asked
+    assert asked == ["DISCARD PLANS"]
 
 
 def test_results_are_complete_when_plans_are_renewed(monkeypatch):
@@ -92,10 +92,11 @@ def setting(name: str) -> str:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements with SET that `set_local` sends, each with all that is sent with it."""
     found: list[str] = []
-    run_script, execute = base._run_script, base.psycopg.Cursor.execute
+    run_script, execute = base.run_script, base.psycopg.Cursor.execute
 
     def run(raw, script):
-        found.append(script)
+        if script != "BEGIN":
+            found.append(script)
         run_script(raw, script)
 
     def listen(cursor, query, *args, **kwargs):
@@ -103,7 +104,7 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append(query.decode())
         return execute(cursor, query, *args, **kwargs)
 
-    monkeypatch.setattr(base, "_run_script", run)
+    monkeypatch.setattr(base, "run_script", run)
     monkeypatch.setattr(base.psycopg.Cursor, "execute", listen)
     return found
 
@@ -148,3 +149,89 @@ def test_a_transaction_that_was_rolled_back_leaves_no_parameter():
         with prepared.pipeline():
             prepared.defer_fsync()
         assert setting("synchronous_commit") == "off"
+
+
+def prepared_names() -> set[str]:
+    """Return the names of this connection's prepared statements in PostgreSQL."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT name FROM pg_prepared_statements")
+        return {name for (name,) in cursor.fetchall()}
+
+
+def test_statements_stay_prepared_after_a_rollback():
+    with transaction.atomic(), prepared.pipeline():
+        prepared.execute("SELECT 2 WHERE %s", [True])
+    prepared.fetch_all(COUNT, {"ids": [1]})
+    before = prepared_names()
+    assert len(before) == 2
+    with pytest.raises(RuntimeError), transaction.atomic():
+        with pytest.raises(IntegrityError), transaction.atomic():
+            prepared.fetch_all("INSERT INTO core_event DEFAULT VALUES RETURNING id")
+        assert prepared.fetch_all(COUNT, {"ids": [1]}) == [(0,)]
+        raise RuntimeError
+    assert prepared.fetch_all(COUNT, {"ids": [1]}) == [(0,)]
+    assert before < prepared_names()
+    assert [sum(found) for found in plans()] == [3]
+
+
+def test_statement_of_a_failed_pipeline_is_prepared_again():
+    with pytest.raises(DataError), transaction.atomic(), prepared.pipeline():
+        prepared.execute("SELECT 1 / %s::int", [0])
+        prepared.fetch_later(COUNT, {"ids": [1]})  # PostgreSQL skips it
+    with transaction.atomic(), prepared.pipeline():
+        answer = prepared.fetch_later(COUNT, {"ids": [1]})
+    assert answer() == [(0,)]
+    assert prepared.fetch_all(COUNT, {"ids": [1]}) == [(0,)]
+    assert [sum(found) for found in plans()] == [2]
+
+
+def test_unfetched_result_is_not_mixed_up_with_a_later_one():
+    first = prepared.fetch_later("SELECT %s::int", [1])
+    second = prepared.fetch_later("SELECT %s::int", [2])
+    assert (first(), second()) == ([(1,)], [(2,)])
+
+
+def test_statement_unused_for_long_is_deallocated(monkeypatch):
+    monkeypatch.setattr(statements, "MAX_PREPARED", 3)
+    for count in (1, 2, 3, 4, 5, 1):
+        assert prepared.fetch_all(f"SELECT %s::int + {count}", [10]) == [(10 + count,)]
+    assert len(prepared_names()) == 3
+
+
+@pytest.mark.parametrize(
+    ("sql", "params", "rows"),
+    [
+        ("SELECT %s::text || '%%' LIKE 'a%%'", ["ab"], [(True,)]),
+        ("SELECT %(a)s::int, %(b)s::int, %(a)s::int", {"b": 2, "a": 1}, [(1, 2, 1)]),
+        ("SELECT 10 %% 4", None, [(2,)]),
+        ("SELECT NULL::jsonb, '{\"a\": 1}'::jsonb", [], [(None, '{"a": 1}')]),
+    ],
+)
+def test_placeholders_are_those_of_the_driver(sql, params, rows):
+    assert prepared.fetch_all(sql, params) == rows
+    with transaction.atomic(), prepared.pipeline():
+        assert prepared.fetch_all(sql, params) == rows
+
+
+@pytest.mark.parametrize(
+    ("sql", "params"),
+    [
+        ("SELECT %s::int", []),
+        ("SELECT 1", [1]),
+        ("SELECT %(a)s::int", {"b": 1}),
+        ("SELECT %(a)s::int", [1]),
+        ("SELECT %s::int, %(a)s::int", {"a": 1}),
+        ("SELECT 10 % 4", None),
+        ("SELECT 10 %d", [1]),
+    ],
+)
+def test_statement_with_other_parameters_is_refused(sql, params):
+    with pytest.raises(ProgrammingError):
+        prepared.fetch_all(sql, params)
+    assert prepared.fetch_all("SELECT 1") == [(1,)]
+
+
+def test_statement_without_rows_has_none_to_return():
+    with pytest.raises(ProgrammingError):
+        prepared.fetch_all("SET application_name = 'test'")
+    assert prepared.execute_rowcount("UPDATE accounts_user SET email = email WHERE id < %s", [0]) == 0

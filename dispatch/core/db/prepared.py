@@ -7,7 +7,6 @@ the time as %(now)s, or the database's clock as DB_NOW. Parameters are either na
 from __future__ import annotations
 
 import time
-import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
@@ -15,27 +14,23 @@ from typing import Any
 
 import psycopg
 from django.db import DEFAULT_DB_ALIAS, connections
-from psycopg.abc import Buffer
-from psycopg.adapt import Loader
-from psycopg.pq import Format
+from psycopg.pq import PipelineStatus
 
 from dispatch.core import clock
+from dispatch.core.db.postgres.statements import PipelineCursor, Result, Statements, run_script
 
 # The database's clock, shifted like the tests' clock.
 DB_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s::float8))"
 
-# Django disables preparing by default. With a threshold that is never reached, each caller decides.
-_ONLY_ON_DEMAND = 2**31 - 1
 # A plan made while a table was small would stay in use while the table grows, so plans are discarded this often.
 PLANS_S = 5.0
+DISCARD_PLANS = "DISCARD PLANS"
 # Disable bitmap scans: plain index scans mark dead entries, so later scans skip them. In tables that change
 # constantly, each bitmap scan would read all entries that have died since the last vacuum.
 _ONE_PLAN = """
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
        set_config('enable_bitmapscan', 'off', true)
 """
-_plans_s: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
-_planned_at: weakref.WeakKeyDictionary[psycopg.Connection[Any], float] = weakref.WeakKeyDictionary()
 
 _BY_INDEX = """
 SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
@@ -116,7 +111,8 @@ def pipeline(*, one_plan: bool = False) -> Iterator[None]:
     """
     database = _database()
     database.ensure_connection()
-    with database.wrap_database_errors, database.connection.pipeline():
+    statements = Statements.of(database.connection)
+    with database.wrap_database_errors, statements.pipeline():
         if one_plan:
             execute(_ONE_PLAN)
         yield
@@ -159,7 +155,7 @@ def keep_plans(seconds: float) -> None:
     """
     database = _database()
     database.ensure_connection()
-    _plans_s[database.connection] = seconds
+    Statements.of(database.connection).plans_s = seconds
 
 
 def _database() -> Any:
@@ -167,37 +163,31 @@ def _database() -> Any:
     return connections[DEFAULT_DB_ALIAS]
 
 
-class _JsonbTextLoader(Loader):
-    """Load jsonb as its text, as Django's loader for results in text form does: fields decode it themselves."""
-
-    format = Format.BINARY
-
-    def load(self, data: Buffer) -> str:
-        return str(data[1:], "utf-8")  # the first byte is the version of the format
-
-
-def _execute(database: Any, sql: str, params: Params) -> psycopg.Cursor[Any]:
+def _execute(database: Any, sql: str, params: Params) -> Result | psycopg.Cursor[Any]:
     database.close_if_health_check_failed()
     database.ensure_connection()
     if params is None or isinstance(params, Mapping):
         params = {"offset": clock.offset_ms() / 1000, **(params or {})}
-    _keep_plans_fresh(database.connection)
-    cursor = psycopg.Cursor(database.connection)
-    cursor.execute(sql.encode(), params, prepare=True, binary=True)
+    raw = database.connection
+    in_pipeline = raw.pgconn.pipeline_status != PipelineStatus.OFF
+    statements = Statements.of(raw)
+    _keep_plans_fresh(raw, statements, in_pipeline)
+    if not in_pipeline and database.begin():
+        return statements.run(sql, params)
+    cursor = PipelineCursor(raw) if in_pipeline else psycopg.Cursor(raw)
+    cursor.execute(sql.encode(), params, binary=True)
     return cursor
 
 
-def _keep_plans_fresh(raw: psycopg.Connection[Any]) -> None:
+def _keep_plans_fresh(raw: psycopg.Connection[Any], statements: Statements, in_pipeline: bool) -> None:
     now = time.monotonic()
-    planned_at = _planned_at.get(raw)
-    if planned_at is None:
-        raw.prepare_threshold = _ONLY_ON_DEMAND
-        raw.adapters.register_loader("jsonb", _JsonbTextLoader)
-    elif now - planned_at < _plans_s.get(raw, PLANS_S):
+    if now - statements.planned_at < (PLANS_S if statements.plans_s is None else statements.plans_s):
         return
+    if in_pipeline:
+        psycopg.Cursor(raw).execute(DISCARD_PLANS.encode())  # a separate cursor: each keeps its results
     else:
-        psycopg.Cursor(raw).execute(b"DISCARD PLANS")  # a separate cursor: in a pipeline each keeps its results
-    _planned_at[raw] = now
+        run_script(raw, DISCARD_PLANS)
+    statements.planned_at = now
 
 
 def columns(items: Sequence[Sequence[Any]], width: int) -> list[list[Any]]:

@@ -18,13 +18,13 @@ from typing import Any
 import psycopg
 from django.db.backends.postgresql import base
 from django.db.utils import OperationalError
-from psycopg import generators
-from psycopg.pq import ExecStatus, PipelineStatus, TransactionStatus
+from psycopg.pq import PipelineStatus, TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.db import pooler, session_limits
 from dispatch.core.db.postgres import former_primary
+from dispatch.core.db.postgres.statements import PipelineCursor, run_script
 
 PAUSE_S = 3.0
 # How long a pool repeats one attempt to connect, with delays that double. The next request starts another attempt.
@@ -108,13 +108,45 @@ class DatabaseWrapper(base.DatabaseWrapper):
         with self.wrap_database_errors:
             if raw.pgconn.pipeline_status != PipelineStatus.OFF:
                 for statement in statements:
-                    psycopg.Cursor(raw).execute(statement.encode(), prepare=True)
+                    PipelineCursor(raw).execute(statement.encode())
             elif has_begun or raw.isolation_level is not None:  # else BEGIN would have to say it
                 psycopg.Cursor(raw).execute("; ".join(statements).encode())
             else:
-                _run_script(raw, "; ".join(["BEGIN", *statements]))
+                run_script(raw, "; ".join(["BEGIN", *statements]))
         if self.in_atomic_block:
             self._set_locally |= changed
+
+    def begin(self) -> bool:
+        """Begin the transaction in PostgreSQL, unless it has begun or each statement is one.
+
+        Return False if the driver has to begin it, because of its isolation level.
+        """
+        raw = self.connection
+        if raw.autocommit or raw.pgconn.transaction_status != TransactionStatus.IDLE:
+            return True
+        if raw.isolation_level is not None:
+            return False
+        run_script(raw, "BEGIN")
+        return True
+
+    def _savepoint(self, sid: str) -> None:
+        if not self._has_run(self.ops.savepoint_create_sql(sid)):
+            super()._savepoint(sid)  # type: ignore[misc]
+
+    def _savepoint_commit(self, sid: str) -> None:
+        if not self._has_run(self.ops.savepoint_commit_sql(sid)):
+            super()._savepoint_commit(sid)  # type: ignore[misc]
+
+    def _has_run(self, statement: str) -> bool:
+        """Run a statement without a cursor, which costs more than it. Return whether that was possible."""
+        raw = self.connection
+        if raw is None or raw.pgconn.pipeline_status != PipelineStatus.OFF:
+            return False
+        with self.wrap_database_errors:
+            if not self.begin():
+                return False
+            run_script(raw, statement)
+        return True
 
     def _set_autocommit(self, autocommit: bool) -> None:
         self._set_locally = {}  # a transaction begins or has ended
@@ -169,13 +201,3 @@ class DatabaseWrapper(base.DatabaseWrapper):
             parameters |= {"host": only[0], "port": only[1]}
         with psycopg.connect(**parameters) as connection:
             return connection.info.host, connection.info.port
-
-
-def _run_script(raw: Any, script: str) -> None:
-    """Run statements without results in one round trip, also where the driver would first begin a transaction."""
-    with raw.lock:
-        raw.pgconn.send_query(script.encode())
-        results = raw.wait(generators.execute(raw.pgconn))
-    for result in results:
-        if result.status != ExecStatus.COMMAND_OK:
-            raise psycopg.errors.error_from_result(result, encoding=raw.info.encoding)
