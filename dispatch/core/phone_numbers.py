@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
+import functools
+
 import phonenumbers
 from phonenumber_field.phonenumber import PhoneNumber, to_python
 
 from dispatch.core.languages import gettext as _
 
 MAX_LENGTH = 32  # characters, with spaces and punctuation
+# Parsing a number takes longer than reading the row that has it. Each needs about 1 kB.
+_REMEMBERED = 4096
 
 
 class InvalidPhone(ValueError):
     """The text is not a phone number. The message says how to fix it."""
+
+
+class StoredPhone(PhoneNumber):
+    """A number as rows have it, which remembers what was computed from it. Rows share it: do not change it."""
+
+    def is_valid(self) -> bool:
+        """Return whether the number is valid."""
+        known: bool | None = self.__dict__.get("_known_valid")
+        if known is None:
+            known = self.__dict__["_known_valid"] = bool(super().is_valid())
+        return known
+
+    def format_as(self, form: int) -> str:
+        """Format the number."""
+        known: dict[int, str] = self.__dict__.setdefault("_known_formats", {})
+        if form not in known:
+            known[form] = str(super().format_as(form))
+        return known[form]
+
+
+@functools.lru_cache(maxsize=_REMEMBERED)
+def read_stored_phone(text: str) -> PhoneNumber:
+    """Return the number of a row, like its field."""
+    try:
+        return StoredPhone.from_string(text)
+    except phonenumbers.NumberParseException:
+        return StoredPhone(raw_input=text)
 
 
 def parse_possible_phone(text: str, region: str) -> PhoneNumber:

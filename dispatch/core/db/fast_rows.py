@@ -9,18 +9,42 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, connections
-from django.db.models import Field, Model
+from django.db.models import (
+    BigAutoField,
+    BooleanField,
+    CharField,
+    DateTimeField,
+    Field,
+    ForeignKey,
+    IntegerField,
+    Model,
+    TextField,
+)
+from django.db.models.base import ModelState
+from phonenumber_field.modelfields import PhoneNumberField
+from psycopg.types.numeric import Int2, Int4, Int8
 
-from dispatch.core import events
+from dispatch.core import events, phone_numbers
 from dispatch.core.db import lock_waits, prepared
 from dispatch.core.events import NewEvent
 
 M = TypeVar("M", bound=Model)
 
-_Converters = list[tuple[int, list[tuple[Callable, Any]]]]
+_Converters = list[tuple[str, list[tuple[Callable, Any]]]]
+
+
+_INTEGERS: dict[str, Callable[[int], int]] = {
+    "SmallIntegerField": Int2,
+    "IntegerField": Int4,
+    "BigIntegerField": Int8,
+    "PositiveSmallIntegerField": Int2,
+    "PositiveIntegerField": Int4,
+    "PositiveBigIntegerField": Int8,
+}
 
 
 class _Part(NamedTuple):
@@ -37,6 +61,15 @@ class _Part(NamedTuple):
     start: int
     primary_key: int
     convert: _Converters
+
+
+class _Writer(NamedTuple):
+    """How to write a field: a value of the type `plain` as it is or as `wrap` returns it, others like the ORM."""
+
+    field: Any
+    name: str
+    plain: type | None
+    wrap: Callable[[Any], Any] | None
 
 
 class Guard(NamedTuple):
@@ -90,8 +123,8 @@ def fetch_changed(model: type[M], change: str, values: Sequence[Any], *related: 
 
 def update_row(row: Model, names: Iterable[str], *news: NewEvent) -> None:
     """Write these fields of an existing row, and the events about it. Raises DatabaseError if the row is gone."""
-    statement, fields = _updating(type(row), tuple(names), len(news))
-    values = _values(row, fields, adding=False)
+    statement, writers = _updating(type(row), tuple(names), len(news))
+    values = _values(row, writers, adding=False)
     event_values = [value for event in news for value in event.values(row.pk)]
     written = prepared.fetch_all(statement, [*event_values, *values, row.pk])
     if not written:
@@ -108,10 +141,10 @@ def insert_row(
     With `or_nothing`, return False if a unique constraint forbids the row; the transaction stays usable. With
     `guard`, return False if its statement inserted nothing.
     """
-    statement, fields = _inserting(
+    statement, writers = _inserting(
         type(row), row.pk is not None, event is not None, or_nothing, guard.statement if guard else ""
     )
-    values = [*(guard.values if guard else ()), *_values(row, fields, adding=True)]
+    values = [*(guard.values if guard else ()), *_values(row, writers, adding=True)]
     made = prepared.fetch_all(statement, [*values, *(event.values_without_subject() if event else ())])
     if not made:
         return False
@@ -122,9 +155,50 @@ def insert_row(
     return True
 
 
-def _values(row: Model, fields: Sequence[Any], *, adding: bool) -> list[Any]:
+def _values(row: Model, writers: Sequence[_Writer], *, adding: bool) -> list[Any]:
     database = connections[DEFAULT_DB_ALIAS]
-    return [field.get_db_prep_save(field.pre_save(row, adding), database) for field in fields]
+    values: list[Any] = []
+    for field, name, plain, wrap in writers:
+        if plain is not None:
+            value: Any = getattr(row, name)
+            if value is None:
+                values.append(None)
+                continue
+            if type(value) is plain and (plain is not datetime or _is_aware(value)):
+                values.append(wrap(value) if wrap else value)
+                continue
+        values.append(field.get_db_prep_save(field.pre_save(row, adding), database))
+    return values
+
+
+def _is_aware(value: Any) -> bool:
+    return value.tzinfo is not None
+
+
+def _writer(field: Any) -> _Writer:
+    """Return how to write a field. Most have values of a type that the driver takes as it is."""
+    kind = type(field)
+    is_usual = all(getattr(kind, method) is getattr(Field, method) for method in ("get_db_prep_save", "pre_save"))
+    if isinstance(field, ForeignKey):
+        if kind.get_db_prep_save is ForeignKey.get_db_prep_save and isinstance(field.target_field, BigAutoField):
+            return _Writer(field, field.attname, int, Int8)
+    elif isinstance(field, DateTimeField):
+        if kind.get_db_prep_value is DateTimeField.get_db_prep_value and not (
+            field.auto_now or field.auto_now_add
+        ):
+            return _Writer(field, field.attname, datetime, None)
+    elif is_usual and isinstance(field, IntegerField):
+        if kind.get_db_prep_value is IntegerField.get_db_prep_value:
+            return _Writer(field, field.attname, int, _INTEGERS[field.get_internal_type()])
+    elif is_usual and kind.get_db_prep_value is Field.get_db_prep_value:
+        for base, plain in ((CharField, str), (TextField, str), (BooleanField, bool)):
+            if (
+                isinstance(field, base)
+                and kind.get_prep_value is base.get_prep_value
+                and kind.to_python is base.to_python
+            ):
+                return _Writer(field, field.attname, plain, None)
+    return _Writer(field, field.attname, None, None)
 
 
 def _built(parts: list[_Part], values: Sequence[Any]) -> Any:
@@ -136,14 +210,29 @@ def _built(parts: list[_Part], values: Sequence[Any]) -> Any:
             if parent is not None:
                 setattr(parent, part.relation, None)
             continue
-        columns = list(values[part.start : part.start + len(part.names)])
-        for place, converters in part.convert:
+        rows[part.path] = row = part.model.__new__(part.model)
+        # Like `from_db`, but without calling each field's descriptor, and the signals.
+        columns = row.__dict__
+        columns["_state"] = state = ModelState()
+        state.db, state.adding = DEFAULT_DB_ALIAS, False
+        columns.update(zip(part.names, values[part.start : part.start + len(part.names)], strict=True))
+        for name, converters in part.convert:
             for converter, column in converters:
-                columns[place] = converter(columns[place], column, connection)
-        rows[part.path] = row = part.model.from_db(DEFAULT_DB_ALIAS, part.names, columns)
+                columns[name] = converter(columns[name], column, connection)
         if part.relation:
             setattr(parent, part.relation, row)
     return rows[""]
+
+
+def _converters(field: Any) -> list[tuple[Callable, Any]]:
+    """Return what the values of a field are converted with when they are read."""
+    if isinstance(field, PhoneNumberField):
+        return [(_read_phone, field.cached_col)]
+    return [(converter, field.cached_col) for converter in field.get_db_converters(connection)]
+
+
+def _read_phone(value: str | None, _column: Any, _connection: Any) -> Any:
+    return phone_numbers.read_stored_phone(value) if value else value
 
 
 @functools.cache
@@ -160,11 +249,7 @@ def _reading(model: type[Model], related: tuple[str, ...]) -> tuple[str, str, li
         alias = f"r{place}" if relation else "t"
         aliases[path], models[path] = alias, of
         fields = of._meta.concrete_fields
-        convert = [
-            (at, [(converter, field.cached_col) for converter in found])
-            for at, field in enumerate(fields)
-            if (found := field.get_db_converters(connection))
-        ]
+        convert = [(field.attname, found) for field in fields if (found := _converters(field))]
         key = fields.index(of._meta.pk)
         names = [field.attname for field in fields]
         parts.append(_Part(path, parent, relation, of, names, len(columns), key, convert))
@@ -177,18 +262,20 @@ def _reading(model: type[Model], related: tuple[str, ...]) -> tuple[str, str, li
 
 
 @functools.cache
-def _updating(model: type[Model], names: tuple[str, ...], news: int) -> tuple[str, list[Field]]:
+def _updating(model: type[Model], names: tuple[str, ...], news: int) -> tuple[str, list[_Writer]]:
     fields: list[Any] = [model._meta.get_field(name) for name in dict.fromkeys(names)]
     columns = ", ".join(f"{_quoted(field)} = %s" for field in fields)
     with_events = f"WITH appended AS ({events.insert(news)}) " if news else ""
     ids = "(SELECT array_agg(id ORDER BY id) FROM appended)" if news else "NULL"
-    return f"{with_events}UPDATE {_table(model)} SET {columns} WHERE id = %s RETURNING {ids}", fields
+    return f"{with_events}UPDATE {_table(model)} SET {columns} WHERE id = %s RETURNING {ids}", [
+        _writer(field) for field in fields
+    ]
 
 
 @functools.cache
 def _inserting(
     model: type[Model], with_pk: bool, with_event: bool, or_nothing: bool, guard: str
-) -> tuple[str, list[Field]]:
+) -> tuple[str, list[_Writer]]:
     fields = [field for field in model._meta.concrete_fields if with_pk or not field.primary_key]
     columns, marks = ", ".join(map(_quoted, fields)), ", ".join(["%s"] * len(fields))
     source = f"VALUES ({marks})"
@@ -200,7 +287,7 @@ def _inserting(
     statement = f"INSERT INTO {_table(model)} ({columns}) {source}{unless} RETURNING id"
     if with_event:
         statement = events.insert_about(statement)
-    return (_with_first("guard", guard, statement) if guard else statement), fields
+    return (_with_first("guard", guard, statement) if guard else statement), [_writer(field) for field in fields]
 
 
 def _with_first(name: str, query: str, statement: str) -> str:
