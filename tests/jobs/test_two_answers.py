@@ -91,6 +91,29 @@ def test_late_yes_while_another_phone_rang_is_judged_by_its_arrival(floor: Floor
     assert floor.offers(job) == [("Ann", "timed_out"), ("Bob", "busy")]
 
 
+@pytest.mark.parametrize("is_applied", [True, False])
+def test_late_yes_takes_the_job_after_a_no_that_is_applied_later(
+    floor: Floor, is_applied: bool
+) -> None:
+    ann, bob = floor.crew("Ann", "Bob")
+    for technician in (ann, bob):
+        floor.phone(technician).will(manual())
+    job = floor.started()
+    floor.rings(ann).answer().hears("press 1")
+    first = Call.objects.get(purpose="offer")
+    clock.travel(400)
+    services.expire_offer(job.pk, floor.job(job).step_token)
+    floor.rings(bob).answer().hears("press 1")
+    second = Call.objects.exclude(pk=first.pk).get(purpose="offer")
+    if is_applied:
+        press(floor.sim, second, "2")
+    else:
+        record_only(floor.sim, second, "2")
+    clock.travel(1)
+    press(floor.sim, first, "1")
+    assert floor.offers(job) == [("Ann", "accepted"), ("Bob", "declined")]
+
+
 def expire(floor: Floor, job: Job) -> None:
     services.expire_offer(job.pk, floor.job(job).step_token)
 

@@ -259,11 +259,16 @@ def _was_moved_since(job: Job, offer: Offer) -> bool:
 def _has_rung_elsewhere(job: Job, offer: Offer, at: datetime) -> bool:
     """Return whether another technician's phone rang for the job at this time.
 
-    An offer that stays open after its call is answered on other channels, so its phone does not ring.
+    An offer that stays open after its call is answered on other channels, so its phone does not ring. An offer
+    that was declined by phone was open until the key was pressed, even if it was applied later.
     """
     others = job.offers.exclude(technician_id=offer.technician_id).filter(created_at__lt=at)
-    open_then = others.filter(Q(settled_at=None) | Q(settled_at__gte=at))
-    calls = Call.objects.filter(purpose="offer", subject_id__in=open_then.values("pk"), requested_at__lt=at)
+    open_then = [
+        other.pk
+        for other in others.filter(Q(settled_at=None) | Q(settled_at__gte=at))
+        if not (other.status == Offer.Status.DECLINED and (key := _first_answer(other)) and key.at < at)
+    ]
+    calls = Call.objects.filter(purpose="offer", subject_id__in=open_then, requested_at__lt=at)
     rang = calls.exclude(status=Call.Status.CREATED).filter(Q(ended_at=None) | Q(ended_at__gte=at))
     return bool(rang.exists())
 
