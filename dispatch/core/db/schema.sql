@@ -3089,78 +3089,79 @@ INSERT INTO public.django_migrations VALUES
 	(80, 'jobs', '0018_candidate_travel', now()),
 	(81, 'jobs', '0019_planned_times_w', now()),
 	(82, 'jobs', '0020_job_notes', now()),
-	(83, 'leads', '0001_initial', now()),
-	(84, 'leads', '0002_dry_runs_and_duplicates', now()),
-	(85, 'leads', '0003_dry_run_and_duplicate_indexes', now()),
-	(86, 'leads', '0004_language_and_voice', now()),
-	(87, 'leads', '0005_canceled_label', now()),
-	(88, 'leads', '0006_counters_of_leads', now()),
-	(89, 'leads', '0007_leads_in_the_long_run', now()),
-	(90, 'leads', '0008_branches_and_dispositions', now()),
-	(91, 'leads', '0009_index_of_campaign_pages', now()),
-	(92, 'leads', '0010_voice_agents_and_consents', now()),
-	(93, 'leads', '0011_recordings', now()),
-	(94, 'mfa', '0001_initial', now()),
-	(95, 'mfa', '0002_authenticator_timestamps', now()),
-	(96, 'mfa', '0003_authenticator_type_uniq', now()),
-	(97, 'notifications', '0001_initial', now()),
-	(98, 'notifications', '0002_returning_alerts', now()),
-	(99, 'notifications', '0003_channel_labels', now()),
-	(100, 'notifications', '0004_index_of_returning_alerts', now()),
-	(101, 'notifications', '0005_phone_confirmation', now()),
-	(102, 'notifications', '0006_chat_channels', now()),
-	(103, 'notifications', '0007_deliveries_in_turn', now()),
-	(104, 'notifications', '0008_push_p', now()),
-	(105, 'notifications', '0009_push_in_turn_p', now()),
-	(106, 'notifications', '0010_push_results', now()),
-	(107, 'notifications', '0011_push_of_endpoint', now()),
-	(108, 'notifications', '0012_push_withdrawals', now()),
-	(109, 'outbox', '0001_initial', now()),
-	(110, 'outbox', '0002_target_failures', now()),
-	(111, 'outbox', '0003_order_and_health', now()),
-	(112, 'outbox', '0004_canceled_label', now()),
-	(113, 'outbox', '0005_message_order', now()),
-	(114, 'outbox', '0006_replay_and_public_ids', now()),
-	(115, 'outbox', '0007_open_messages', now()),
-	(116, 'outbox', '0008_holds_erasure_conditions', now()),
-	(117, 'outbox', '0009_catalog_portal_authentication', now()),
-	(118, 'outbox', '0010_direct_requests', now()),
-	(119, 'schedules', '0001_initial', now()),
-	(120, 'schedules', '0002_run_ended_of_organization', now()),
-	(121, 'schedules', '0003_canceled_label', now()),
-	(122, 'schedules', '0004_overlap_jitter_cancellation', now()),
-	(123, 'schedules', '0005_stretches', now()),
-	(124, 'schedules', '0006_rules_payloads_and_deferrals', now()),
-	(125, 'schedules', '0007_concurrency_limits', now()),
-	(126, 'schedules', '0008_due_in_turn', now()),
-	(127, 'sessions', '0001_initial', now()),
-	(128, 'socialaccount', '0001_initial', now()),
-	(129, 'socialaccount', '0002_token_max_lengths', now()),
-	(130, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(131, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(132, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(133, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(134, 'technicians', '0001_initial', now()),
-	(135, 'technicians', '0002_people', now()),
-	(136, 'technicians', '0003_language_and_voice', now()),
-	(137, 'technicians', '0004_planned_times_w', now()),
-	(138, 'telephony', '0001_initial', now()),
-	(139, 'telephony', '0002_callevent_next_action_at', now()),
-	(140, 'telephony', '0003_call_priority', now()),
-	(141, 'telephony', '0004_job_news', now()),
-	(142, 'telephony', '0005_people', now()),
-	(143, 'telephony', '0006_customer_texts', now()),
-	(144, 'telephony', '0007_answered_prompts', now()),
-	(145, 'telephony', '0008_prices_and_spend_caps', now()),
-	(146, 'telephony', '0009_hang_up_at', now()),
-	(147, 'telephony', '0010_indexes_of_prices', now()),
-	(148, 'telephony', '0011_currencies_of_caps', now()),
-	(149, 'telephony', '0012_customers_of_calls', now()),
-	(150, 'telephony', '0013_indexes_of_calls', now()),
-	(151, 'telephony', '0014_exchange_rates', now()),
-	(152, 'telephony', '0015_calls_and_texts_of_leads', now()),
-	(153, 'telephony', '0016_codes_for_phones', now()),
-	(154, 'usersessions', '0001_initial', now());
+	(83, 'jobs', '0021_fewer_indexes', now()),
+	(84, 'leads', '0001_initial', now()),
+	(85, 'leads', '0002_dry_runs_and_duplicates', now()),
+	(86, 'leads', '0003_dry_run_and_duplicate_indexes', now()),
+	(87, 'leads', '0004_language_and_voice', now()),
+	(88, 'leads', '0005_canceled_label', now()),
+	(89, 'leads', '0006_counters_of_leads', now()),
+	(90, 'leads', '0007_leads_in_the_long_run', now()),
+	(91, 'leads', '0008_branches_and_dispositions', now()),
+	(92, 'leads', '0009_index_of_campaign_pages', now()),
+	(93, 'leads', '0010_voice_agents_and_consents', now()),
+	(94, 'leads', '0011_recordings', now()),
+	(95, 'mfa', '0001_initial', now()),
+	(96, 'mfa', '0002_authenticator_timestamps', now()),
+	(97, 'mfa', '0003_authenticator_type_uniq', now()),
+	(98, 'notifications', '0001_initial', now()),
+	(99, 'notifications', '0002_returning_alerts', now()),
+	(100, 'notifications', '0003_channel_labels', now()),
+	(101, 'notifications', '0004_index_of_returning_alerts', now()),
+	(102, 'notifications', '0005_phone_confirmation', now()),
+	(103, 'notifications', '0006_chat_channels', now()),
+	(104, 'notifications', '0007_deliveries_in_turn', now()),
+	(105, 'notifications', '0008_push_p', now()),
+	(106, 'notifications', '0009_push_in_turn_p', now()),
+	(107, 'notifications', '0010_push_results', now()),
+	(108, 'notifications', '0011_push_of_endpoint', now()),
+	(109, 'notifications', '0012_push_withdrawals', now()),
+	(110, 'outbox', '0001_initial', now()),
+	(111, 'outbox', '0002_target_failures', now()),
+	(112, 'outbox', '0003_order_and_health', now()),
+	(113, 'outbox', '0004_canceled_label', now()),
+	(114, 'outbox', '0005_message_order', now()),
+	(115, 'outbox', '0006_replay_and_public_ids', now()),
+	(116, 'outbox', '0007_open_messages', now()),
+	(117, 'outbox', '0008_holds_erasure_conditions', now()),
+	(118, 'outbox', '0009_catalog_portal_authentication', now()),
+	(119, 'outbox', '0010_direct_requests', now()),
+	(120, 'schedules', '0001_initial', now()),
+	(121, 'schedules', '0002_run_ended_of_organization', now()),
+	(122, 'schedules', '0003_canceled_label', now()),
+	(123, 'schedules', '0004_overlap_jitter_cancellation', now()),
+	(124, 'schedules', '0005_stretches', now()),
+	(125, 'schedules', '0006_rules_payloads_and_deferrals', now()),
+	(126, 'schedules', '0007_concurrency_limits', now()),
+	(127, 'schedules', '0008_due_in_turn', now()),
+	(128, 'sessions', '0001_initial', now()),
+	(129, 'socialaccount', '0001_initial', now()),
+	(130, 'socialaccount', '0002_token_max_lengths', now()),
+	(131, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(132, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(133, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(134, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(135, 'technicians', '0001_initial', now()),
+	(136, 'technicians', '0002_people', now()),
+	(137, 'technicians', '0003_language_and_voice', now()),
+	(138, 'technicians', '0004_planned_times_w', now()),
+	(139, 'telephony', '0001_initial', now()),
+	(140, 'telephony', '0002_callevent_next_action_at', now()),
+	(141, 'telephony', '0003_call_priority', now()),
+	(142, 'telephony', '0004_job_news', now()),
+	(143, 'telephony', '0005_people', now()),
+	(144, 'telephony', '0006_customer_texts', now()),
+	(145, 'telephony', '0007_answered_prompts', now()),
+	(146, 'telephony', '0008_prices_and_spend_caps', now()),
+	(147, 'telephony', '0009_hang_up_at', now()),
+	(148, 'telephony', '0010_indexes_of_prices', now()),
+	(149, 'telephony', '0011_currencies_of_caps', now()),
+	(150, 'telephony', '0012_customers_of_calls', now()),
+	(151, 'telephony', '0013_indexes_of_calls', now()),
+	(152, 'telephony', '0014_exchange_rates', now()),
+	(153, 'telephony', '0015_calls_and_texts_of_leads', now()),
+	(154, 'telephony', '0016_codes_for_phones', now()),
+	(155, 'usersessions', '0001_initial', now());
 
 INSERT INTO public.leads_callingrule VALUES
 	(1, 'US', '', 'United States', '{0,1,2,3,4,5,6}', '08:00:00', '21:00:00', false, NULL, NULL, '47 CFR 64.1200(c)(1)'),
@@ -3170,7 +3171,7 @@ INSERT INTO public.leads_callingrule VALUES
 	(5, 'US', 'TX', 'Texas', '{0,1,2,3,4,5}', '09:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051'),
 	(6, 'US', 'TX', 'Texas', '{6}', '12:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051');
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 154, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 155, true);
 
 SELECT pg_catalog.setval('public.leads_callingrule_id_seq', 6, true);
 
@@ -4070,10 +4071,6 @@ CREATE INDEX job_to_move_on ON public.jobs_job USING btree (next_action_at) WHER
 
 CREATE INDEX job_to_remind_of ON public.jobs_job USING btree (attention_at) WHERE ((attention_at IS NOT NULL) AND (reminded_at IS NULL));
 
-CREATE INDEX jobs_candidate_job_id_753c3a6e ON public.jobs_candidate USING btree (job_id);
-
-CREATE INDEX jobs_candidate_organization_id_7464c977 ON public.jobs_candidate USING btree (organization_id);
-
 CREATE INDEX jobs_candidate_technician_id_39b36176 ON public.jobs_candidate USING btree (technician_id);
 
 CREATE INDEX jobs_customertext_job_id_514e8f15 ON public.jobs_customertext USING btree (job_id);
@@ -4089,8 +4086,6 @@ CREATE INDEX jobs_dispatchpolicy_organization_id_7d7dcc49 ON public.jobs_dispatc
 CREATE INDEX jobs_job_duplicate_of_id_cc88cd78 ON public.jobs_job USING btree (duplicate_of_id);
 
 CREATE INDEX jobs_job_line_pool_id_ffa0ebf6 ON public.jobs_job USING btree (line_pool_id);
-
-CREATE INDEX jobs_job_organization_id_7d00dcbc ON public.jobs_job USING btree (organization_id);
 
 CREATE INDEX jobs_job_service_type_id_73a3e6c3 ON public.jobs_job USING btree (service_type_id);
 
@@ -4109,8 +4104,6 @@ CREATE INDEX jobs_jobtext_organization_id_876149a8 ON public.jobs_jobtext USING 
 CREATE INDEX jobs_jobtext_technician_id_5682fe92 ON public.jobs_jobtext USING btree (technician_id);
 
 CREATE INDEX jobs_jobtext_text_id_d6e31703 ON public.jobs_jobtext USING btree (text_id);
-
-CREATE INDEX jobs_offer_job_id_f4d92c51 ON public.jobs_offer USING btree (job_id);
 
 CREATE INDEX jobs_offer_organization_id_5adffe26 ON public.jobs_offer USING btree (organization_id);
 
@@ -4131,8 +4124,6 @@ CREATE INDEX jobs_servicetype_required_skills_servicetype_id_f3681b12 ON public.
 CREATE INDEX jobs_servicetype_required_skills_skill_id_7402b594 ON public.jobs_servicetype_required_skills USING btree (skill_id);
 
 CREATE INDEX jobs_submission_api_key_id_3b45d291 ON public.jobs_submission USING btree (api_key_id);
-
-CREATE INDEX jobs_submission_organization_id_55c7572e ON public.jobs_submission USING btree (organization_id);
 
 CREATE INDEX jobs_submission_service_type_id_cafacf69 ON public.jobs_submission USING btree (service_type_id);
 
@@ -4291,8 +4282,6 @@ CREATE INDEX notifications_pushsubscription_organization_id_1d02d9e3 ON public.n
 CREATE INDEX notifications_pushsubscription_user_id_ffe8030a ON public.notifications_pushsubscription USING btree (user_id);
 
 CREATE INDEX notifications_route_organization_id_c9ee7cdb ON public.notifications_route USING btree (organization_id);
-
-CREATE UNIQUE INDEX one_accepted_offer_per_job ON public.jobs_offer USING btree (job_id) WHERE ((status)::text = 'accepted'::text);
 
 CREATE UNIQUE INDEX one_active_technician_per_phone ON public.technicians_technician USING btree (organization_id, phone) WHERE is_active;
 
@@ -4654,15 +4643,6 @@ ALTER TABLE ONLY public.django_admin_log
 
 ALTER TABLE ONLY public.django_admin_log
     ADD CONSTRAINT django_admin_log_user_id_c564eba6_fk_accounts_user_id FOREIGN KEY (user_id) REFERENCES public.accounts_user(id) DEFERRABLE INITIALLY DEFERRED;
-
-ALTER TABLE ONLY public.jobs_candidate
-    ADD CONSTRAINT jobs_candidate_job_id_753c3a6e_fk_jobs_job_id FOREIGN KEY (job_id) REFERENCES public.jobs_job(id) DEFERRABLE INITIALLY DEFERRED;
-
-ALTER TABLE ONLY public.jobs_candidate
-    ADD CONSTRAINT jobs_candidate_organization_id_7464c977_fk_accounts_ FOREIGN KEY (organization_id) REFERENCES public.accounts_organization(id) DEFERRABLE INITIALLY DEFERRED;
-
-ALTER TABLE ONLY public.jobs_candidate
-    ADD CONSTRAINT jobs_candidate_technician_id_39b36176_fk_technicia FOREIGN KEY (technician_id) REFERENCES public.technicians_technician(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.jobs_customertext
     ADD CONSTRAINT jobs_customertext_job_id_514e8f15_fk_jobs_job_id FOREIGN KEY (job_id) REFERENCES public.jobs_job(id) DEFERRABLE INITIALLY DEFERRED;

@@ -59,6 +59,9 @@ class Submission(WithWindow, OwnedModel):
         RECEIVED = "received", "Received"
         PROCESSED = "processed", "Processed"
 
+    organization = models.ForeignKey(
+        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     status = models.CharField(max_length=16, choices=Status, default=Status.RECEIVED)
     form = models.JSONField(help_text="The form as received.")
     customer_name = models.CharField(max_length=120)
@@ -183,6 +186,9 @@ class Job(WithWindow, OwnedModel):
 
     objects: ClassVar[Any] = JobQuerySet.as_manager()
 
+    organization = models.ForeignKey(
+        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     submission = models.OneToOneField(Submission, on_delete=models.PROTECT, related_name="job")
     service_type = models.ForeignKey(ServiceType, on_delete=models.PROTECT, related_name="+")
     status = models.CharField(max_length=16, choices=Status, default=Status.DISPATCHING)
@@ -369,15 +375,24 @@ class Job(WithWindow, OwnedModel):
 
 
 class Candidate(OwnedModel):
-    """A technician's rank for one job, with the reason for being eligible or not."""
+    """A technician's rank for one job, with the reason for being eligible or not.
+
+    Only a transaction that has created or locked the job writes its candidates, and nobody can delete a technician.
+    So the database need not check for each that the referenced rows exist.
+    """
 
     class Verdict(models.TextChoices):
         IN = "in", mark("Eligible")
         DEFERRED = "deferred", mark("Has another offer")
         OUT = "out", mark("Not eligible")
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="candidates")
-    technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+")
+    organization = models.ForeignKey(
+        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
+    job = models.ForeignKey(
+        Job, on_delete=models.CASCADE, related_name="candidates", db_index=False, db_constraint=False
+    )
+    technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+", db_constraint=False)
     rank = models.PositiveSmallIntegerField(
         help_text="1 gets the first offer; ineligible come last, except the customer's preferred technician."
     )
@@ -412,7 +427,7 @@ class Offer(OwnedModel):
         FAILED = "failed", mark("Failed")
         RESCINDED = "rescinded", mark("Withdrawn")
 
-    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="offers")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="offers", db_index=False)
     technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="offers")
     attempt = models.PositiveSmallIntegerField(help_text="1 for the job's first offer.")
     slot = models.SmallIntegerField(

@@ -1,0 +1,77 @@
+import django.db.models.deletion
+from django.db import migrations, models
+
+
+class Migration(migrations.Migration):
+    """Drop indexes that are prefixes of others, and the checks of the candidates' references.
+
+    Not in one transaction, so that each table is locked only for its own change.
+    """
+
+    atomic = False
+    dependencies = [
+        ("accounts", "0013_handover_notes"),
+        ("jobs", "0020_job_notes"),
+    ]
+
+    operations = [
+        migrations.AlterField(
+            model_name="candidate",
+            name="job",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="candidates",
+                to="jobs.job",
+            ),
+        ),
+        migrations.AlterField(
+            model_name="candidate",
+            name="organization",
+            field=models.ForeignKey(
+                db_constraint=False,
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="accounts.organization",
+            ),
+        ),
+        migrations.AlterField(
+            model_name="candidate",
+            name="technician",
+            field=models.ForeignKey(
+                db_constraint=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="technicians.technician",
+            ),
+        ),
+        migrations.AlterField(
+            model_name="job",
+            name="organization",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="accounts.organization",
+            ),
+        ),
+        migrations.AlterField(
+            model_name="offer",
+            name="job",
+            field=models.ForeignKey(
+                db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name="offers", to="jobs.job"
+            ),
+        ),
+        migrations.AlterField(
+            model_name="submission",
+            name="organization",
+            field=models.ForeignKey(
+                db_index=False,
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="+",
+                to="accounts.organization",
+            ),
+        ),
+    ]
