@@ -359,7 +359,7 @@ def find_call_pool(job: Job, now: datetime) -> DispatchPool | None:
     return _pool_of(prepared.fetch_all(_CALL_POOL, _pool_parameters(job, now)))[0]
 
 
-def _pool_of(rows: Sequence[Sequence[Any]]) -> tuple[DispatchPool | None, bool]:
+def _pool_of(rows: list[Any]) -> tuple[DispatchPool | None, bool]:
     """Return the pool, if there is one, and whether another job comes first for its lines."""
     return (DispatchPool(*rows[0][:-1]), rows[0][-1]) if rows else (None, False)
 

@@ -24,12 +24,12 @@ from django.db.models import (
     Model,
     TextField,
 )
-from django.db.models.base import ModelState
 from phonenumber_field.modelfields import PhoneNumberField
 from psycopg.types.numeric import Int2, Int4, Int8
 
 from dispatch.core import events, phone_numbers
 from dispatch.core.db import lock_waits, prepared
+from dispatch.core.db.instances import stored_instance
 from dispatch.core.events import NewEvent
 
 M = TypeVar("M", bound=Model)
@@ -210,15 +210,11 @@ def _built(parts: list[_Part], values: Sequence[Any]) -> Any:
             if parent is not None:
                 setattr(parent, part.relation, None)
             continue
-        rows[part.path] = row = part.model.__new__(part.model)
-        # Like `from_db`, but without calling each field's descriptor, and the signals.
-        columns = row.__dict__
-        columns["_state"] = state = ModelState()
-        state.db, state.adding = DEFAULT_DB_ALIAS, False
-        columns.update(zip(part.names, values[part.start : part.start + len(part.names)], strict=True))
+        columns = values[part.start : part.start + len(part.names)]
+        rows[part.path] = row = stored_instance(part.model, part.names, columns)
         for name, converters in part.convert:
             for converter, column in converters:
-                columns[name] = converter(columns[name], column, connection)
+                row.__dict__[name] = converter(row.__dict__[name], column, connection)
         if part.relation:
             setattr(parent, part.relation, row)
     return rows[""]

@@ -11,6 +11,7 @@ from psycopg.types.json import Jsonb
 
 from dispatch.core import clock
 from dispatch.core.db import prepared
+from dispatch.core.db.instances import new_instance
 from dispatch.core.db.prepared import EVENTS, execute, integers, texts
 from dispatch.core.models import Event
 
@@ -75,7 +76,8 @@ def append(organization_id: int, kind: str, subject_id: int, /, *, actor: Actor 
 
 def appended(new: NewEvent, subject_id: int, pk: int) -> Event:
     """Notify the subscribers of an Event that was just written, and return it."""
-    event = Event(
+    event = new_instance(
+        Event,
         id=pk,
         organization_id=new.organization_id,
         kind=new.kind,

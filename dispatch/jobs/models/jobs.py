@@ -377,7 +377,7 @@ class Job(WithWindow, OwnedModel):
 class Candidate(OwnedModel):
     """A technician's rank for one job, with the reason for being eligible or not.
 
-    Only a transaction that has created or locked the job writes its candidates, and nobody can delete a technician.
+    Only a transaction that has created or locked the job writes its candidates, and no technician is ever deleted.
     So the database need not check for each that the referenced rows exist.
     """
 

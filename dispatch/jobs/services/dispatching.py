@@ -18,6 +18,7 @@ from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock, fault_injection
 from dispatch.core.db import fast_rows, lock_waits
 from dispatch.core.db.errors import is_lock_timeout
+from dispatch.core.db.instances import new_instance
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.jobs import policies, rules, sql, technician_messages
 from dispatch.jobs.models import Candidate, Job, Offer
@@ -278,7 +279,8 @@ def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: N
     if not state.pending:
         line_until = job.line_wait_until = job.line_wait_until or line_until
     assert state.slots.free is not None
-    offer = Offer(
+    offer = new_instance(
+        Offer,
         organization_id=job.organization_id,
         job=job,
         technician_id=technician.technician_id,

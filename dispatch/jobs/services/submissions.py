@@ -15,6 +15,7 @@ from accounts.models import ApiKey, Organization
 from dispatch.core import clock, fault_injection
 from dispatch.core.db import fast_rows, lock_waits
 from dispatch.core.db.errors import is_lock_timeout, is_temporary
+from dispatch.core.db.instances import new_instance
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.events import Actor, NewEvent
 from dispatch.core.runtime.queues import enqueue
@@ -235,7 +236,8 @@ def _create_job(
     submission: Submission, where: Location | None, *, only_free: bool
 ) -> tuple[Job, Sequence[Ranked[Nearby]], PolicyChain]:
     """Create the job of a processed submission, with its candidates. Return it, them, and what applies to it."""
-    job = Job(
+    job = new_instance(
+        Job,
         organization=submission.organization,
         submission=submission,
         lat=where.lat if where else None,

@@ -14,6 +14,7 @@ from dispatch.capacity import line_leases
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock, events
 from dispatch.core.db import fast_rows
+from dispatch.core.db.instances import new_instance
 from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import price_sql, rules, sql
@@ -71,7 +72,8 @@ def create_call(
         if isinstance(line, NoLine):
             raise line
         now = clock.now()
-        call = Call(
+        call = new_instance(
+            Call,
             organization_id=organization.pk,
             purpose=purpose,
             subject_id=subject_id,
