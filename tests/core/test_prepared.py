@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import select
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from django.db import DataError, IntegrityError, ProgrammingError, connection, transaction
+from psycopg.pq import TransactionStatus
 
 from dispatch.core.db import prepared
 from dispatch.core.db.lock_waits import apply_limit, limit_lock_waits, limited_transaction, short_wait
 from dispatch.core.db.postgres import base, statements
 from tests.support.database import reconnect
-from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -70,14 +73,11 @@ def test_plans_are_renewed_after_a_while(monkeypatch):
 
 
 def test_results_are_complete_when_plans_are_renewed(monkeypatch):
-    # Longer than the server's buffer, so that the message about the plans arrives before the rest of the response.
-    long = "SELECT repeat('x', 9000), pg_sleep(0.05) FROM generate_series(1, 3)"
+    long = "SELECT repeat('x', 9000) FROM generate_series(1, 3)"
     prepared.fetch_all(COUNT, {"ids": [1]})
     monkeypatch.setattr(prepared, "PLANS_S", 0.0)
     with transaction.atomic(), prepared.pipeline():
         answer = prepared.fetch_later(long)
-        prepared.execute("SELECT 1")
-        assert select.select([connection.connection.fileno()], [], [], PATIENCE)[0]
         prepared.execute("SELECT 1")
         assert len(answer()) == 3
 
@@ -92,20 +92,14 @@ def setting(name: str) -> str:
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements with SET that `set_local` sends, each with all that is sent with it."""
     found: list[str] = []
-    run_script, execute = base.run_script, base.psycopg.Cursor.execute
+    run_script = base.run_script
 
     def run(raw, script):
-        if script != "BEGIN":
+        if "SET LOCAL" in script:
             found.append(script)
         run_script(raw, script)
 
-    def listen(cursor, query, *args, **kwargs):
-        if isinstance(query, bytes) and query.startswith(b"SET LOCAL"):
-            found.append(query.decode())
-        return execute(cursor, query, *args, **kwargs)
-
     monkeypatch.setattr(base, "run_script", run)
-    monkeypatch.setattr(base.psycopg.Cursor, "execute", listen)
     return found
 
 
@@ -183,6 +177,106 @@ def test_statement_of_a_failed_pipeline_is_prepared_again():
     assert answer() == [(0,)]
     assert prepared.fetch_all(COUNT, {"ids": [1]}) == [(0,)]
     assert [sum(found) for found in plans()] == [2]
+
+
+def test_statements_of_the_orm_follow_those_that_wait_in_a_pipeline():
+    with transaction.atomic(), prepared.pipeline():
+        prepared.execute("CREATE TEMP TABLE waits (n int) ON COMMIT DROP")
+        prepared.execute("INSERT INTO waits VALUES (%s)", [1])
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT n FROM waits")
+            assert cursor.fetchall() == [(1,)]
+        later = prepared.fetch_later("SELECT n FROM waits")
+        with transaction.atomic():
+            prepared.execute("UPDATE waits SET n = 2")
+        assert later() == [(1,)]
+        assert prepared.fetch_all("SELECT n FROM waits") == [(2,)]
+
+
+def test_savepoint_takes_with_it_what_waits_in_a_pipeline():
+    with transaction.atomic(), prepared.pipeline():
+        prepared.execute("CREATE TEMP TABLE waits (n int) ON COMMIT DROP")
+        with pytest.raises(RuntimeError), transaction.atomic():
+            prepared.execute("INSERT INTO waits VALUES (1)")
+            raise RuntimeError
+        assert prepared.fetch_all("SELECT n FROM waits") == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_pipeline_without_a_transaction_is_one(fails):
+    before = setting("enable_seqscan")
+    try:
+        with prepared.index_plans():
+            assert setting("enable_seqscan") == "off"  # by a statement of the ORM
+            assert prepared.fetch_all("SHOW enable_seqscan") == [("off",)]
+            if fails:
+                prepared.fetch_all("SELECT 1 / 0")
+    except DataError:
+        assert fails
+    assert setting("enable_seqscan") == before
+    assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+
+
+def test_pipeline_whose_end_fails_changes_nothing():
+    add = "INSERT INTO core_eventcursor (name, xid, event_id, moved_at) VALUES ('waits', 0, 0, now())"
+
+    def names() -> list[tuple[Any, ...]]:
+        return prepared.fetch_all("SELECT name FROM core_eventcursor WHERE name = 'waits'")
+
+    with pytest.raises(DataError), prepared.pipeline():
+        prepared.execute(add)
+        prepared.execute("SELECT 1 / 0")
+    assert names() == []
+    with pytest.raises(RuntimeError), prepared.pipeline():
+        prepared.execute(add)
+        assert names() == [("waits",)]
+        raise RuntimeError
+    assert names() == []
+
+
+def test_result_of_a_failed_pipeline_cannot_be_read():
+    with pytest.raises(DataError), prepared.pipeline():
+        prepared.execute("SELECT 1 / 0")
+        later = prepared.fetch_later("SELECT 1")
+    with pytest.raises(ProgrammingError):
+        later()
+
+
+def test_connection_whose_pipeline_was_interrupted_is_replaced(monkeypatch):
+    class Interrupted(BaseException):
+        pass
+
+    def interrupt(*_: Any) -> None:
+        raise Interrupted
+
+    prepared.fetch_all("SELECT 1")
+    before = connection.connection
+    with pytest.raises(Interrupted), signals(interrupt, after_s=0.2), prepared.pipeline():
+        prepared.execute("SELECT pg_sleep(2)")
+    assert before.closed
+    reconnect()
+    assert prepared.fetch_all("SELECT 1") == [(1,)]
+
+
+@contextmanager
+def signals(handler: Callable[..., None], *, after_s: float) -> Iterator[None]:
+    """Call `handler` in the main thread after that time, as RQ does when a job takes too long."""
+    earlier = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, after_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, earlier)
+
+
+def test_many_large_statements_and_results_fit_into_one_pipeline():
+    text = "x" * 200_000
+    with transaction.atomic(), prepared.pipeline():
+        answers = [prepared.fetch_later("SELECT repeat(%s::text, 2), %s::int", [text, n]) for n in range(40)]
+    assert [(len(long), n) for ((long, n),) in (answer() for answer in answers)] == [
+        (400_000, n) for n in range(40)
+    ]
 
 
 def test_unfetched_result_is_not_mixed_up_with_a_later_one():

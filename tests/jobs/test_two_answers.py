@@ -92,9 +92,7 @@ def test_late_yes_while_another_phone_rang_is_judged_by_its_arrival(floor: Floor
 
 
 @pytest.mark.parametrize("is_applied", [True, False])
-def test_late_yes_takes_the_job_after_a_no_that_is_applied_later(
-    floor: Floor, is_applied: bool
-) -> None:
+def test_late_yes_takes_the_job_after_a_no_that_is_applied_later(floor: Floor, is_applied: bool) -> None:
     ann, bob = floor.crew("Ann", "Bob")
     for technician in (ann, bob):
         floor.phone(technician).will(manual())

@@ -14,10 +14,9 @@ from typing import Any
 
 import psycopg
 from django.db import DEFAULT_DB_ALIAS, connections
-from psycopg.pq import PipelineStatus
 
 from dispatch.core import clock
-from dispatch.core.db.postgres.statements import PipelineCursor, Result, Statements, run_script
+from dispatch.core.db.postgres.statements import Pending, Result, Statements, run_script
 
 # The database's clock, shifted like the tests' clock.
 DB_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s::float8))"
@@ -103,7 +102,7 @@ def defer_fsync() -> None:
 
 @contextmanager
 def pipeline(*, one_plan: bool = False) -> Iterator[None]:
-    """Send statements without waiting for earlier ones: one round trip until a result is needed.
+    """Send statements together, when a result is needed: one round trip for all until then.
 
     Open it inside the transaction. With `one_plan`, statements keep one generic plan until the transaction ends
     and use indexes even where a table is small now. Where PostgreSQL would replan each time, that can be most of
@@ -112,7 +111,7 @@ def pipeline(*, one_plan: bool = False) -> Iterator[None]:
     database = _database()
     database.ensure_connection()
     statements = Statements.of(database.connection)
-    with database.wrap_database_errors, statements.pipeline():
+    with database.wrap_database_errors, statements.open_pipeline():
         if one_plan:
             execute(_ONE_PLAN)
         yield
@@ -163,28 +162,25 @@ def _database() -> Any:
     return connections[DEFAULT_DB_ALIAS]
 
 
-def _execute(database: Any, sql: str, params: Params) -> Result | psycopg.Cursor[Any]:
+def _execute(database: Any, sql: str, params: Params) -> Result | Pending:
     database.close_if_health_check_failed()
     database.ensure_connection()
     if params is None or isinstance(params, Mapping):
         params = {"offset": clock.offset_ms() / 1000, **(params or {})}
-    raw = database.connection
-    in_pipeline = raw.pgconn.pipeline_status != PipelineStatus.OFF
-    statements = Statements.of(raw)
-    _keep_plans_fresh(raw, statements, in_pipeline)
-    if not in_pipeline and database.begin():
-        return statements.run(sql, params)
-    cursor = PipelineCursor(raw) if in_pipeline else psycopg.Cursor(raw)
-    cursor.execute(sql.encode(), params, binary=True)
-    return cursor
+    statements = Statements.of(database.connection)
+    _keep_plans_fresh(database.connection, statements)
+    if statements.pipeline is not None:
+        return statements.pipeline.add(sql, params)
+    database.begin()
+    return statements.run(sql, params)
 
 
-def _keep_plans_fresh(raw: psycopg.Connection[Any], statements: Statements, in_pipeline: bool) -> None:
+def _keep_plans_fresh(raw: psycopg.Connection[Any], statements: Statements) -> None:
     now = time.monotonic()
     if now - statements.planned_at < (PLANS_S if statements.plans_s is None else statements.plans_s):
         return
-    if in_pipeline:
-        psycopg.Cursor(raw).execute(DISCARD_PLANS.encode())  # a separate cursor: each keeps its results
+    if statements.pipeline is not None:
+        statements.pipeline.add_text(DISCARD_PLANS)
     else:
         run_script(raw, DISCARD_PLANS)
     statements.planned_at = now

@@ -18,13 +18,13 @@ from typing import Any
 import psycopg
 from django.db.backends.postgresql import base
 from django.db.utils import OperationalError
-from psycopg.pq import PipelineStatus, TransactionStatus
+from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.db import pooler, session_limits
 from dispatch.core.db.postgres import former_primary
-from dispatch.core.db.postgres.statements import PipelineCursor, run_script
+from dispatch.core.db.postgres.statements import Statements, begin_command, run_script
 
 PAUSE_S = 3.0
 # How long a pool repeats one attempt to connect, with delays that double. The next request starts another attempt.
@@ -103,57 +103,67 @@ class DatabaseWrapper(base.DatabaseWrapper):
             return
         self.ensure_connection()
         raw = self.connection
-        statements = [f"SET LOCAL {name} = {value}" for name, value in changed.items()]
-        has_begun = raw.autocommit or raw.pgconn.transaction_status != TransactionStatus.IDLE
+        commands = [f"SET LOCAL {name} = {value}" for name, value in changed.items()]
         with self.wrap_database_errors:
-            if raw.pgconn.pipeline_status != PipelineStatus.OFF:
-                for statement in statements:
-                    PipelineCursor(raw).execute(statement.encode())
-            elif has_begun or raw.isolation_level is not None:  # else BEGIN would have to say it
-                psycopg.Cursor(raw).execute("; ".join(statements).encode())
+            if (pipeline := Statements.of(raw).pipeline) is not None:
+                for command in commands:
+                    pipeline.add_text(command)
+            elif raw.autocommit or raw.pgconn.transaction_status != TransactionStatus.IDLE:
+                run_script(raw, "; ".join(commands))
             else:
-                run_script(raw, "; ".join(["BEGIN", *statements]))
+                run_script(raw, "; ".join([begin_command(raw), *commands]))
         if self.in_atomic_block:
             self._set_locally |= changed
 
-    def begin(self) -> bool:
-        """Begin the transaction in PostgreSQL, unless it has begun or each statement is one.
-
-        Return False if the driver has to begin it, because of its isolation level.
-        """
+    def begin(self) -> None:
+        """Begin the transaction in PostgreSQL, unless it has begun or each statement is one."""
         raw = self.connection
-        if raw.autocommit or raw.pgconn.transaction_status != TransactionStatus.IDLE:
-            return True
-        if raw.isolation_level is not None:
-            return False
-        run_script(raw, "BEGIN")
-        return True
+        if not raw.autocommit and raw.pgconn.transaction_status == TransactionStatus.IDLE:
+            run_script(raw, begin_command(raw))
+
+    def create_cursor(self, name: str | None = None) -> Any:
+        """Return a cursor for statements of the ORM, which follow those that wait in a pipeline."""
+        self._flush_pipeline()
+        return super().create_cursor(name)
+
+    def _flush_pipeline(self) -> None:
+        if self.connection is not None and (pipeline := Statements.of(self.connection).pipeline) is not None:
+            with self.wrap_database_errors:
+                pipeline.flush()
+
+    def _forget_pipeline(self) -> None:
+        if self.connection is not None and (pipeline := Statements.of(self.connection).pipeline) is not None:
+            pipeline.forget()
+
+    def _commit(self) -> None:
+        self._flush_pipeline()
+        super()._commit()  # type: ignore[misc]
 
     def _savepoint(self, sid: str) -> None:
-        if not self._has_run(self.ops.savepoint_create_sql(sid)):
-            super()._savepoint(sid)  # type: ignore[misc]
+        self._run(self.ops.savepoint_create_sql(sid))
 
     def _savepoint_commit(self, sid: str) -> None:
-        if not self._has_run(self.ops.savepoint_commit_sql(sid)):
-            super()._savepoint_commit(sid)  # type: ignore[misc]
+        self._run(self.ops.savepoint_commit_sql(sid))
 
-    def _has_run(self, statement: str) -> bool:
-        """Run a statement without a cursor, which costs more than it. Return whether that was possible."""
-        raw = self.connection
-        if raw is None or raw.pgconn.pipeline_status != PipelineStatus.OFF:
-            return False
+    def _run(self, statement: str) -> None:
+        """Run a statement without a cursor, which costs more than it."""
+        self._flush_pipeline()
+        self.ensure_connection()
         with self.wrap_database_errors:
-            if not self.begin():
-                return False
-            run_script(raw, statement)
-        return True
+            self.begin()
+            run_script(self.connection, statement)
 
     def _set_autocommit(self, autocommit: bool) -> None:
         self._set_locally = {}  # a transaction begins or has ended
         super()._set_autocommit(autocommit)  # type: ignore[misc]  # private, and not in the stubs
 
+    def _rollback(self) -> None:
+        self._forget_pipeline()
+        super()._rollback()  # type: ignore[misc]
+
     def _savepoint_rollback(self, sid: str) -> None:
         self._set_locally = {}
+        self._forget_pipeline()  # what waits in it is newer than the savepoint
         super()._savepoint_rollback(sid)  # type: ignore[misc]
 
     def get_connection_params(self) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Run prepared statements on a connection of the driver, without its cursor.
+"""Run prepared statements on a connection of the driver, without its cursors and pipelines.
 
 For each statement, a cursor parses the text, chooses the name, and looks up how to load each column. Here this is
-done once for each connection. The driver still adapts the parameters, waits and loads the rows.
+done once for each connection. The driver still adapts the parameters, waits and loads the rows. Its pipelines cost
+more than the round trips that they save; here a pipeline is sent as a whole when its first result is needed.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
 from psycopg import abc, generators
-from psycopg._preparing import Prepare
 from psycopg.adapt import Loader, PyFormat, Transformer
-from psycopg.pq import ExecStatus, Format, PipelineStatus
+from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
 from psycopg.pq.abc import PGresult
 
 # The statement that was used least recently is deallocated when a connection has more than this.
@@ -28,6 +29,8 @@ _ONLY_ON_DEMAND = 2**31 - 1
 _PLACEHOLDER = re.compile(r"%(?:%|s|\((\w+)\)s|.?)", re.DOTALL)
 _ATTRIBUTE = "_dispatch_statements"
 
+Params = Mapping[str, Any] | Sequence[Any]
+
 
 class Text(NamedTuple):
     """The text of a statement as PostgreSQL reads it, and the names of its parameters, if they are named."""
@@ -36,7 +39,7 @@ class Text(NamedTuple):
     names: tuple[str, ...] | None
     size: int
 
-    def values(self, params: Mapping[str, Any] | Sequence[Any]) -> Sequence[Any]:
+    def values(self, params: Params) -> Sequence[Any]:
         """Return the parameters in their order. Raises psycopg.ProgrammingError if one is missing."""
         if isinstance(params, Mapping):
             try:
@@ -82,7 +85,7 @@ _Key = tuple[bytes, tuple[int, ...]]
 
 
 class Statements:
-    """The prepared statements of one connection.
+    """The prepared statements of one connection, and its open pipeline.
 
     They survive a rollback. The driver would then deallocate its own, and all others with them: it has none.
     """
@@ -91,8 +94,8 @@ class Statements:
         self._raw = raw
         self._dumps = Transformer(raw)
         self._prepared: OrderedDict[_Key, _Prepared] = OrderedDict()
-        self._in_pipeline: dict[_Key, _Prepared] = {}  # sent, and prepared unless the pipeline fails
         self._made = 0
+        self.pipeline: Pipeline | None = None
         self.planned_at = time.monotonic()
         self.plans_s: float | None = None  # how long the plans are kept, if not as long as usual
 
@@ -107,22 +110,38 @@ class Statements:
             setattr(raw, _ATTRIBUTE, found)
         return found
 
-    def run(self, sql: str, params: Mapping[str, Any] | Sequence[Any]) -> Result:
+    def run(self, sql: str, params: Params) -> Result:
         """Run one statement and return its result. Raises psycopg errors. Not for a pipeline."""
         raw = self._raw
-        text = parsed(sql)
         with raw.lock:
-            values = self._dumps.dump_sequence(text.values(params), _automatic(text.size))
-            statement = self._prepare(text.sql, self._dumps.types or ())
+            text, values, types = self._dump(sql, params)
+            formats = self._dumps.formats
+            statement = self._find(text, types) or self._prepare(text, types)
             raw.pgconn.send_query_prepared(
-                statement.name, values, param_formats=self._dumps.formats, result_format=Format.BINARY
+                statement.name, values, param_formats=formats, result_format=Format.BINARY
             )
-            result = wait_for_result(raw)
-            if result.status != ExecStatus.TUPLES_OK:
-                return Result(result.command_tuples or 0, None)
-            return Result(result.ntuples, self._rows(statement, result))
+            return self.load(statement, wait_for_result(raw))
 
-    def _rows(self, statement: _Prepared, result: PGresult) -> list[tuple[Any, ...]]:
+    @contextmanager
+    def open_pipeline(self) -> Iterator[None]:
+        """Collect the statements that run inside until a result is needed. Do nothing inside another pipeline."""
+        if self.pipeline is not None:
+            yield
+            return
+        pipeline = self.pipeline = Pipeline(self, self._raw)
+        try:
+            yield
+            pipeline.end()
+        except BaseException:
+            pipeline.abandon()
+            raise
+        finally:
+            self.pipeline = None
+
+    def load(self, statement: _Prepared, result: PGresult) -> Result:
+        """Return the result of a statement as Python values."""
+        if result.status != ExecStatus.TUPLES_OK:
+            return Result(result.command_tuples or 0, None)
         loads = statement.loads
         if loads is None:
             loads = statement.loads = Transformer(self._raw)
@@ -131,13 +150,46 @@ class Statements:
             loads.set_pgresult(result, set_loaders=False)
         rows = loads.load_rows(0, result.ntuples, tuple)
         loads.set_pgresult(None, set_loaders=False)  # so that a large result is not kept
-        return rows
+        return Result(len(rows), rows)
 
-    def _prepare(self, text: bytes, types: tuple[int, ...]) -> _Prepared:
+    def commands(
+        self, sql: str, params: Params, made: dict[_Key, _Prepared]
+    ) -> tuple[list[Callable[[], None]], _Prepared]:
+        """Return what sends a statement in a pipeline, and the statement.
+
+        `made` are those that the pipeline prepares. It is extended by this one, unless it is prepared already.
+        """
+        pgconn = self._raw.pgconn
+        text, values, types = self._dump(sql, params)
+        commands: list[Callable[[], None]] = []
+        if (statement := self._find(text, types) or made.get((text, types))) is None:
+            statement = made[text, types] = self._new()
+            commands.append(partial(pgconn.send_prepare, statement.name, text, param_types=types))
+        send = partial(
+            pgconn.send_query_prepared,
+            statement.name,
+            values,
+            param_formats=self._dumps.formats,
+            result_format=Format.BINARY,
+        )
+        return [*commands, send], statement
+
+    def keep(self, made: dict[_Key, _Prepared]) -> None:
+        """Keep the statements that a pipeline has prepared."""
+        self._prepared |= made
+
+    def _dump(self, sql: str, params: Params) -> tuple[bytes, Sequence[abc.Buffer | None], tuple[int, ...]]:
+        text = parsed(sql)
+        values = self._dumps.dump_sequence(text.values(params), _automatic(text.size))
+        return text.sql, values, self._dumps.types or ()
+
+    def _find(self, text: bytes, types: tuple[int, ...]) -> _Prepared | None:
         key = text, types
         if found := self._prepared.get(key):
             self._prepared.move_to_end(key)
-            return found
+        return found
+
+    def _prepare(self, text: bytes, types: tuple[int, ...]) -> _Prepared:
         while len(self._prepared) >= MAX_PREPARED:
             _, oldest = self._prepared.popitem(last=False)
             self._raw.pgconn.send_query(b"DEALLOCATE " + oldest.name)
@@ -145,43 +197,131 @@ class Statements:
         made = self._new()
         self._raw.pgconn.send_prepare(made.name, text, param_types=types)
         wait_for_result(self._raw)
-        self._prepared[key] = made
+        self._prepared[text, types] = made
         return made
 
     def _new(self) -> _Prepared:
         self._made += 1  # a name is never used again, so it does not matter whether preparing it failed
         return _Prepared(b"dispatch_%d" % self._made)
 
-    def name_in_pipeline(self, text: bytes, types: tuple[int, ...]) -> tuple[bytes, bool]:
-        """Return the name of a statement in a pipeline, and whether the pipeline has yet to prepare it."""
-        key = text, types
-        if found := self._prepared.get(key) or self._in_pipeline.get(key):
-            return found.name, False
-        made = self._in_pipeline[key] = self._new()
-        return made.name, True
 
-    @contextmanager
-    def pipeline(self) -> Iterator[None]:
-        """Open a pipeline of the driver. What it prepares is kept, unless it fails."""
-        try:
-            with self._raw.pipeline():
-                yield
-        except BaseException:
-            self._in_pipeline = {}
-            raise
-        if self._raw.pgconn.pipeline_status == PipelineStatus.OFF:  # else it was inside another
-            self._prepared.update(self._in_pipeline)
-            self._in_pipeline = {}
+class Pending:
+    """The result of a statement in a pipeline, which is sent when this is read."""
+
+    def __init__(self, pipeline: Pipeline, statement: _Prepared) -> None:
+        self._pipeline, self.statement = pipeline, statement
+        self.result: Result | None = None
+
+    @property
+    def rowcount(self) -> int:
+        """Return how many rows the statement returned or affected."""
+        return self._read().rowcount
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        """Return the rows. Raises psycopg.ProgrammingError if there cannot be any."""
+        return self._read().fetchall()
+
+    def _read(self) -> Result:
+        if self.result is None:
+            self._pipeline.flush()
+        if self.result is None:
+            raise psycopg.ProgrammingError("The pipeline failed before it ran this statement.")
+        return self.result
 
 
-class PipelineCursor(psycopg.Cursor[Any]):
-    """A cursor for pipelines, whose statements are prepared like all others of its connection."""
+class Pipeline:
+    """Statements that are sent together, in one round trip.
 
-    def _get_prepared(self, pgq: Any, prepare: bool | None = None) -> tuple[Prepare, bytes]:
-        name, is_new = Statements.of(self.connection).name_in_pipeline(pgq.query, pgq.types or ())
-        if is_new:
-            self._send_prepare(name, pgq)
-        return Prepare.YES, name
+    Without an open transaction, a pipeline is one, even if it needs several round trips.
+    """
+
+    def __init__(self, statements: Statements, raw: psycopg.Connection[Any]) -> None:
+        self._statements, self._raw = statements, raw
+        self._commands: list[Callable[[], None]] = []
+        self._awaited: list[Pending | None] = []  # for each command
+        self._made: dict[_Key, _Prepared] = {}
+        self._is_transaction = False
+
+    def add(self, sql: str, params: Params) -> Pending:
+        """Add a prepared statement and return its result, which is read later."""
+        commands, statement = self._statements.commands(sql, params, self._made)
+        pending = Pending(self, statement)
+        self._commands += commands
+        self._awaited += [None] * (len(commands) - 1) + [pending]
+        return pending
+
+    def add_text(self, text: str) -> None:
+        """Add a statement that is not prepared, and whose result does not matter."""
+        self._commands.append(partial(self._raw.pgconn.send_query_params, text.encode(), None))
+        self._awaited.append(None)
+
+    def flush(self) -> None:
+        """Send what was added, and wait for all results. Raises the first psycopg error."""
+        if self._commands:
+            self._begin_transaction()
+            self._send()
+
+    def end(self) -> None:
+        """Flush, and commit if the pipeline has begun a transaction."""
+        if self._is_transaction:
+            self.add_text("COMMIT")
+            self._is_transaction = False
+        elif self._commands and not self._raw.autocommit:
+            self._begin_transaction()
+        if self._commands:
+            self._send()
+
+    def forget(self) -> None:
+        """Forget what was not sent."""
+        self._commands, self._awaited, self._made = [], [], {}
+
+    def abandon(self) -> None:
+        """Forget what was not sent, and roll back if the pipeline has begun a transaction."""
+        self.forget()
+        if self._is_transaction and self._raw.pgconn.status == ConnStatus.OK:
+            self._is_transaction = False
+            run_script(self._raw, "ROLLBACK")
+
+    def _begin_transaction(self) -> None:
+        raw = self._raw
+        if raw.pgconn.transaction_status == TransactionStatus.IDLE:
+            self._is_transaction = raw.autocommit
+            self._commands.insert(0, partial(raw.pgconn.send_query_params, begin_command(raw).encode(), None))
+            self._awaited.insert(0, None)
+
+    def _send(self) -> None:
+        raw, pgconn = self._raw, self._raw.pgconn
+        commands, awaited, made = deque(self._commands), self._awaited, self._made
+        self.forget()
+        commands.append(pgconn.pipeline_sync)
+        with raw.lock:
+            pgconn.enter_pipeline_mode()
+            try:
+                results = raw.wait(generators.pipeline_communicate(pgconn, commands))
+                while len(results) <= len(awaited):
+                    results.append(raw.wait(generators.fetch_many(pgconn)))
+            finally:
+                _leave_pipeline_mode(raw)
+        for pending, (result, *_) in zip(awaited, results, strict=False):
+            if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
+                raise psycopg.errors.error_from_result(result, encoding=raw.info.encoding)
+            if pending is not None:
+                pending.result = self._statements.load(pending.statement, result)
+        self._statements.keep(made)
+
+
+def _leave_pipeline_mode(raw: psycopg.Connection[Any]) -> None:
+    """Leave it, or close a connection that has not sent all results, because the wait was interrupted."""
+    try:
+        raw.pgconn.exit_pipeline_mode()
+    except psycopg.Error:
+        raw.close()
+
+
+def begin_command(raw: psycopg.Connection[Any]) -> str:
+    """Return the statement that begins a transaction of this connection."""
+    level = raw.isolation_level
+    return "BEGIN" if level is None else f"BEGIN ISOLATION LEVEL {level.name.replace('_', ' ')}"
 
 
 def run_script(raw: psycopg.Connection[Any], script: str) -> None:
