@@ -3161,7 +3161,8 @@ INSERT INTO public.django_migrations VALUES
 	(152, 'telephony', '0014_exchange_rates', now()),
 	(153, 'telephony', '0015_calls_and_texts_of_leads', now()),
 	(154, 'telephony', '0016_codes_for_phones', now()),
-	(155, 'usersessions', '0001_initial', now());
+	(155, 'telephony', '0017_unchecked_references', now()),
+	(156, 'usersessions', '0001_initial', now());
 
 INSERT INTO public.leads_callingrule VALUES
 	(1, 'US', '', 'United States', '{0,1,2,3,4,5,6}', '08:00:00', '21:00:00', false, NULL, NULL, '47 CFR 64.1200(c)(1)'),
@@ -3171,7 +3172,7 @@ INSERT INTO public.leads_callingrule VALUES
 	(5, 'US', 'TX', 'Texas', '{0,1,2,3,4,5}', '09:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051'),
 	(6, 'US', 'TX', 'Texas', '{6}', '12:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051');
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 155, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 156, true);
 
 SELECT pg_catalog.setval('public.leads_callingrule_id_seq', 6, true);
 
@@ -5039,18 +5040,6 @@ ALTER TABLE ONLY public.technicians_technician_skills
 
 ALTER TABLE ONLY public.technicians_technician_skills
     ADD CONSTRAINT technicians_technici_technician_id_db31321d_fk_technicia FOREIGN KEY (technician_id) REFERENCES public.technicians_technician(id) DEFERRABLE INITIALLY DEFERRED;
-
-ALTER TABLE ONLY public.telephony_call
-    ADD CONSTRAINT telephony_call_account_id_563a29a1_fk_capacity_ FOREIGN KEY (account_id) REFERENCES public.capacity_provideraccount(id) DEFERRABLE INITIALLY DEFERRED;
-
-ALTER TABLE ONLY public.telephony_call
-    ADD CONSTRAINT telephony_call_number_id_1d89de4c_fk_capacity_outboundnumber_id FOREIGN KEY (number_id) REFERENCES public.capacity_outboundnumber(id) DEFERRABLE INITIALLY DEFERRED;
-
-ALTER TABLE ONLY public.telephony_call
-    ADD CONSTRAINT telephony_call_organization_id_4873a6a4_fk_accounts_ FOREIGN KEY (organization_id) REFERENCES public.accounts_organization(id) DEFERRABLE INITIALLY DEFERRED;
-
-ALTER TABLE ONLY public.telephony_call
-    ADD CONSTRAINT telephony_call_pool_id_065e2709_fk_capacity_dispatchpool_id FOREIGN KEY (pool_id) REFERENCES public.capacity_dispatchpool(id) DEFERRABLE INITIALLY DEFERRED;
 
 ALTER TABLE ONLY public.telephony_callevent
     ADD CONSTRAINT telephony_callevent_call_id_87b9ca06_fk_telephony_call_id FOREIGN KEY (call_id) REFERENCES public.telephony_call(id) DEFERRABLE INITIALLY DEFERRED;

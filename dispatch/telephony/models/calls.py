@@ -62,11 +62,20 @@ class Call(OwnedModel, Priced):
     attempt = models.PositiveSmallIntegerField(default=1)
 
     # A busy site writes thousands of rows per second, and an index entry costs as much as a row. The foreign keys
-    # therefore have no indexes.
-    organization = models.ForeignKey(Organization, on_delete=models.PROTECT, related_name="+", db_index=False)
-    account = models.ForeignKey(ProviderAccount, on_delete=models.PROTECT, related_name="+", db_index=False)
-    number = models.ForeignKey(OutboundNumber, on_delete=models.PROTECT, related_name="calls", db_index=False)
-    pool = models.ForeignKey(DispatchPool, on_delete=models.PROTECT, related_name="calls", db_index=False)
+    # therefore have no indexes. Nor are they checked, because accounts, numbers and pools are never deleted, and
+    # thus no organization that has some.
+    organization = models.ForeignKey(
+        Organization, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
+    account = models.ForeignKey(
+        ProviderAccount, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
+    number = models.ForeignKey(
+        OutboundNumber, on_delete=models.PROTECT, related_name="calls", db_index=False, db_constraint=False
+    )
+    pool = models.ForeignKey(
+        DispatchPool, on_delete=models.PROTECT, related_name="calls", db_index=False, db_constraint=False
+    )
     line_slot = models.PositiveIntegerField()
     pool_slot = models.PositiveIntegerField()
     to_phone = PhoneNumberField()
