@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from django.db import DataError, IntegrityError, ProgrammingError, connection, transaction
+from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 
 from dispatch.core.db import prepared
@@ -99,7 +100,8 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append(script)
         run_script(raw, script)
 
-    monkeypatch.setattr(base, "run_script", run)
+    for module in (base, statements):
+        monkeypatch.setattr(module, "run_script", run)
     return found
 
 
@@ -118,6 +120,39 @@ def test_a_transaction_begins_with_its_parameters(sent):
             assert setting("lock_timeout") == before[0]
             apply_limit()
             assert setting("lock_timeout") == "1500ms"
+
+
+def test_transaction_begins_with_its_first_statement(sent):
+    with limit_lock_waits(1.5), limited_transaction():
+        assert prepared.fetch_all("SHOW lock_timeout") == [("1500ms",)]
+        assert prepared.fetch_all("SELECT now() < clock_timestamp(), now() = statement_timestamp()") == [
+            (True, False)
+        ]
+    with limit_lock_waits(1.5), limited_transaction():
+        with pytest.raises(DataError), transaction.atomic():
+            prepared.fetch_all("SELECT 1 / 0")
+        assert setting("lock_timeout") == "1500ms"
+    with limited_transaction(defers_fsync=True), prepared.pipeline():
+        prepared.defer_fsync()
+        assert prepared.fetch_all("SHOW synchronous_commit") == [("off",)]
+    with limited_transaction(defers_fsync=True):
+        pass  # without a statement
+    assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+    assert sent == ["BEGIN; SET LOCAL lock_timeout = 1500; SAVEPOINT " + sent[0].rpartition(" ")[2]]
+
+
+@pytest.mark.parametrize("level", list(IsolationLevel))
+def test_transaction_has_the_isolation_level_of_its_connection(level):
+    connection.ensure_connection()
+    connection.connection.isolation_level = level
+    try:
+        with transaction.atomic():
+            found = prepared.fetch_all("SHOW transaction_isolation")
+        with transaction.atomic(), prepared.pipeline():
+            assert prepared.fetch_all("SHOW transaction_isolation") == found
+        assert found == [(level.name.replace("_", " ").lower(),)]
+    finally:
+        connection.connection.isolation_level = None
 
 
 def test_a_limit_applies_again_after_a_savepoint_that_was_rolled_back():

@@ -171,8 +171,7 @@ def _execute(database: Any, sql: str, params: Params) -> Result | Pending:
     _keep_plans_fresh(database.connection, statements)
     if statements.pipeline is not None:
         return statements.pipeline.add(sql, params)
-    database.begin()
-    return statements.run(sql, params)
+    return database.begin().run(sql, params)
 
 
 def _keep_plans_fresh(raw: psycopg.Connection[Any], statements: Statements) -> None:

@@ -24,7 +24,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.db import pooler, session_limits
 from dispatch.core.db.postgres import former_primary
-from dispatch.core.db.postgres.statements import Statements, begin_command, run_script
+from dispatch.core.db.postgres.statements import Statements, run_script
 
 PAUSE_S = 3.0
 # How long a pool repeats one attempt to connect, with delays that double. The next request starts another attempt.
@@ -102,42 +102,49 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if not changed:
             return
         self.ensure_connection()
-        raw = self.connection
+        raw, statements = self.connection, Statements.of(self.connection)
         commands = [f"SET LOCAL {name} = {value}" for name, value in changed.items()]
-        with self.wrap_database_errors:
-            if (pipeline := Statements.of(raw).pipeline) is not None:
-                for command in commands:
-                    pipeline.add_text(command)
-            elif raw.autocommit or raw.pgconn.transaction_status != TransactionStatus.IDLE:
+        if statements.pipeline is not None:
+            for command in commands:
+                statements.pipeline.add_text(command)
+        elif not raw.autocommit and raw.pgconn.transaction_status == TransactionStatus.IDLE:
+            statements.begin(*commands)
+        else:
+            with self.wrap_database_errors:
                 run_script(raw, "; ".join(commands))
-            else:
-                run_script(raw, "; ".join([begin_command(raw), *commands]))
         if self.in_atomic_block:
             self._set_locally |= changed
 
-    def begin(self) -> None:
-        """Begin the transaction in PostgreSQL, unless it has begun or each statement is one."""
-        raw = self.connection
-        if not raw.autocommit and raw.pgconn.transaction_status == TransactionStatus.IDLE:
-            run_script(raw, begin_command(raw))
+    def begin(self) -> Statements:
+        """Return the connection's statements, of which the next begins the transaction, unless it has begun."""
+        raw, statements = self.connection, Statements.of(self.connection)
+        if (
+            not raw.autocommit
+            and not statements.waiting
+            and raw.pgconn.transaction_status == TransactionStatus.IDLE
+        ):
+            statements.begin()
+        return statements
 
     def create_cursor(self, name: str | None = None) -> Any:
-        """Return a cursor for statements of the ORM, which follow those that wait in a pipeline."""
-        self._flush_pipeline()
+        """Return a cursor for statements of the ORM, which follow those that wait."""
+        if self.connection is not None:
+            with self.wrap_database_errors:
+                Statements.of(self.connection).flush()
         return super().create_cursor(name)
 
-    def _flush_pipeline(self) -> None:
-        if self.connection is not None and (pipeline := Statements.of(self.connection).pipeline) is not None:
-            with self.wrap_database_errors:
-                pipeline.flush()
-
-    def _forget_pipeline(self) -> None:
-        if self.connection is not None and (pipeline := Statements.of(self.connection).pipeline) is not None:
-            pipeline.forget()
-
     def _commit(self) -> None:
-        self._flush_pipeline()
-        super()._commit()  # type: ignore[misc]
+        if self.connection is not None:
+            statements = Statements.of(self.connection)
+            if statements.pipeline is not None:
+                with self.wrap_database_errors:
+                    statements.flush()
+            statements.waiting = []  # a transaction without statements
+        super()._commit()  # type: ignore[misc]  # private, and not in the stubs
+
+    def _rollback(self) -> None:
+        self._forget_statements()
+        super()._rollback()  # type: ignore[misc]
 
     def _savepoint(self, sid: str) -> None:
         self._run(self.ops.savepoint_create_sql(sid))
@@ -145,26 +152,26 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _savepoint_commit(self, sid: str) -> None:
         self._run(self.ops.savepoint_commit_sql(sid))
 
+    def _savepoint_rollback(self, sid: str) -> None:
+        self._set_locally = {}
+        self._forget_statements()  # they are newer than the savepoint
+        super()._savepoint_rollback(sid)  # type: ignore[misc]
+
     def _run(self, statement: str) -> None:
         """Run a statement without a cursor, which costs more than it."""
-        self._flush_pipeline()
         self.ensure_connection()
         with self.wrap_database_errors:
-            self.begin()
-            run_script(self.connection, statement)
+            self.begin().flush(statement)
+
+    def _forget_statements(self) -> None:
+        if self.connection is not None:
+            Statements.of(self.connection).forget()
 
     def _set_autocommit(self, autocommit: bool) -> None:
         self._set_locally = {}  # a transaction begins or has ended
-        super()._set_autocommit(autocommit)  # type: ignore[misc]  # private, and not in the stubs
-
-    def _rollback(self) -> None:
-        self._forget_pipeline()
-        super()._rollback()  # type: ignore[misc]
-
-    def _savepoint_rollback(self, sid: str) -> None:
-        self._set_locally = {}
-        self._forget_pipeline()  # what waits in it is newer than the savepoint
-        super()._savepoint_rollback(sid)  # type: ignore[misc]
+        if self.connection is not None:
+            Statements.of(self.connection).waiting = []
+        super()._set_autocommit(autocommit)  # type: ignore[misc]
 
     def get_connection_params(self) -> dict[str, Any]:
         """Return Django's parameters with the session limits. Explicit OPTIONS take precedence."""

@@ -96,6 +96,7 @@ class Statements:
         self._prepared: OrderedDict[_Key, _Prepared] = OrderedDict()
         self._made = 0
         self.pipeline: Pipeline | None = None
+        self.waiting: list[str] = []  # the beginning of a transaction, which is sent with its first statement
         self.planned_at = time.monotonic()
         self.plans_s: float | None = None  # how long the plans are kept, if not as long as usual
 
@@ -113,6 +114,11 @@ class Statements:
     def run(self, sql: str, params: Params) -> Result:
         """Run one statement and return its result. Raises psycopg errors. Not for a pipeline."""
         raw = self._raw
+        if self.waiting:
+            pipeline = Pipeline(self, raw)
+            pending = pipeline.add(sql, params)
+            pipeline.flush()
+            return pending.read()
         with raw.lock:
             text, values, types = self._dump(sql, params)
             formats = self._dumps.formats
@@ -121,6 +127,24 @@ class Statements:
                 statement.name, values, param_formats=formats, result_format=Format.BINARY
             )
             return self.load(statement, wait_for_result(raw))
+
+    def begin(self, *commands: str) -> None:
+        """Begin a transaction with its next statement, and run these commands in it first."""
+        self.waiting = [*(self.waiting or [begin_command(self._raw)]), *commands]
+
+    def flush(self, *commands: str) -> None:
+        """Send all that waits, and these commands. Raises psycopg errors."""
+        if self.pipeline is not None:
+            self.pipeline.flush()
+        commands, self.waiting = (*self.waiting, *commands), []
+        if commands:
+            run_script(self._raw, "; ".join(commands))
+
+    def forget(self) -> None:
+        """Forget all that waits."""
+        self.waiting = []
+        if self.pipeline is not None:
+            self.pipeline.forget()
 
     @contextmanager
     def open_pipeline(self) -> Iterator[None]:
@@ -215,13 +239,14 @@ class Pending:
     @property
     def rowcount(self) -> int:
         """Return how many rows the statement returned or affected."""
-        return self._read().rowcount
+        return self.read().rowcount
 
     def fetchall(self) -> list[tuple[Any, ...]]:
         """Return the rows. Raises psycopg.ProgrammingError if there cannot be any."""
-        return self._read().fetchall()
+        return self.read().fetchall()
 
-    def _read(self) -> Result:
+    def read(self) -> Result:
+        """Return the result, after sending what waits in the pipeline."""
         if self.result is None:
             self._pipeline.flush()
         if self.result is None:
@@ -283,11 +308,13 @@ class Pipeline:
             run_script(self._raw, "ROLLBACK")
 
     def _begin_transaction(self) -> None:
-        raw = self._raw
+        raw, statements = self._raw, self._statements
         if raw.pgconn.transaction_status == TransactionStatus.IDLE:
             self._is_transaction = raw.autocommit
-            self._commands.insert(0, partial(raw.pgconn.send_query_params, begin_command(raw).encode(), None))
-            self._awaited.insert(0, None)
+            begins = [text.encode() for text in statements.waiting or [begin_command(raw)]]
+            statements.waiting = []
+            self._commands[:0] = [partial(raw.pgconn.send_query_params, begin, None) for begin in begins]
+            self._awaited[:0] = [None] * len(begins)
 
     def _send(self) -> None:
         raw, pgconn = self._raw, self._raw.pgconn
