@@ -18,6 +18,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any
 
@@ -29,6 +30,7 @@ from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, fault_injection
 from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.http import client as http_client
+from dispatch.core.runtime.precise_timer import PreciseTimer
 from dispatch.leads import counters, precheck, redis_queue
 from dispatch.leads.pool_rotation import EMPTY, IDLE_S, NO_LINES, SHARE_USED, TROUBLE_S, PoolRotation
 from dispatch.leads.response_writer import ResponseWriter
@@ -48,6 +50,9 @@ log = structlog.get_logger(__name__)
 
 # How long a few free places wait for more before leads are claimed (seconds).
 LINGER_S = 0.02
+# How long before its turn a call is checked for the last time. The event loop may wake its task a millisecond
+# late, and the check takes another half.
+CHECKED_BEFORE_S = 0.003
 # Time for requests in progress to finish on shutdown.
 STOP_S = 8.0
 LAPSED = RateLimited(0.0, "the claim lapsed before it was sent")
@@ -90,6 +95,7 @@ class Dialer:
         """Claim and call leads until `stopping` is set, then finish the calls in progress."""
         listener = PubSubListener(asyncio.get_running_loop(), self._handle_message)
         listener.start()
+        self._timer = PreciseTimer()
         heartbeat_task = asyncio.create_task(self._send_heartbeats(stopping))
         writer_task = asyncio.create_task(self._writer.run())
         try:
@@ -107,6 +113,7 @@ class Dialer:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(heartbeat_task, writer_task, *self._tasks, return_exceptions=True)
+            await asyncio.to_thread(self._timer.close)
             await http_client.close()
             await close_idle_client()
             with suppress(*redis_queue.UNAVAILABLE):
@@ -264,13 +271,15 @@ class Dialer:
     # --- Requesting
 
     async def _request_call(self, request: CallToRequest, account: ProviderAccount) -> None:
-        while (early_s := (request.turn_at - clock.now()).total_seconds()) > 0:
+        if (early_s := _seconds_until(request.turn_at) - CHECKED_BEFORE_S) > 0:
             await asyncio.sleep(early_s)
         fault_injection.crash_point("leads.ask.before")
         try:
             if await self._is_cancelled(request.call_id):
                 outcome: Outcome = RateLimited(0.0, "canceled before it was sent")
             else:
+                while (early_s := _seconds_until(request.turn_at)) > 0:
+                    await self._timer.sleep(early_s)
                 self._writer.lateness.append(max(0.0, (clock.now() - request.due_at).total_seconds()))
                 outcome = await self._send_request(request, account)
         finally:
@@ -391,6 +400,10 @@ class Dialer:
             except redis_queue.UNAVAILABLE as error:
                 log.debug("heartbeat_failed", error=str(error))
             await _wait(stopping, settings.LEADS_HEARTBEAT_S)
+
+
+def _seconds_until(moment: datetime) -> float:
+    return (moment - clock.now()).total_seconds()
 
 
 def _seconds_left(request: CallToRequest) -> float:
