@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -237,7 +237,7 @@ def test_savepoint_takes_with_it_what_waits_in_a_pipeline():
         assert prepared.fetch_all("SELECT n FROM waits") == []
 
 
-@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("fails", ["", "at once", "at its end"])
 def test_pipeline_without_a_transaction_is_one(fails):
     before = setting("enable_seqscan")
     try:
@@ -245,7 +245,8 @@ def test_pipeline_without_a_transaction_is_one(fails):
             assert setting("enable_seqscan") == "off"  # by a statement of the ORM
             assert prepared.fetch_all("SHOW enable_seqscan") == [("off",)]
             if fails:
-                prepared.fetch_all("SELECT 1 / 0")
+                (prepared.fetch_all if fails == "at once" else prepared.execute)("SELECT 1 / 0")
+        assert not fails
     except DataError:
         assert fails
     assert setting("enable_seqscan") == before
@@ -320,10 +321,12 @@ def test_unfetched_result_is_not_mixed_up_with_a_later_one():
     assert (first(), second()) == ([(1,)], [(2,)])
 
 
-def test_statement_unused_for_long_is_deallocated(monkeypatch):
+@pytest.mark.parametrize("in_pipelines", [False, True])
+def test_statement_unused_for_long_is_deallocated(monkeypatch, in_pipelines):
     monkeypatch.setattr(statements, "MAX_PREPARED", 3)
     for count in (1, 2, 3, 4, 5, 1):
-        assert prepared.fetch_all(f"SELECT %s::int + {count}", [10]) == [(10 + count,)]
+        with prepared.pipeline() if in_pipelines else nullcontext():
+            assert prepared.fetch_all(f"SELECT %s::int + {count}", [10]) == [(10 + count,)]
     assert len(prepared_names()) == 3
 
 

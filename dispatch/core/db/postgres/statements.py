@@ -200,7 +200,9 @@ class Statements:
 
     def keep(self, made: dict[_Key, _Prepared]) -> None:
         """Keep the statements that a pipeline has prepared."""
-        self._prepared |= made
+        for key, statement in made.items():
+            self._make_room()
+            self._prepared[key] = statement
 
     def _dump(self, sql: str, params: Params) -> tuple[bytes, Sequence[abc.Buffer | None], tuple[int, ...]]:
         text = parsed(sql)
@@ -214,15 +216,18 @@ class Statements:
         return found
 
     def _prepare(self, text: bytes, types: tuple[int, ...]) -> _Prepared:
-        while len(self._prepared) >= MAX_PREPARED:
-            _, oldest = self._prepared.popitem(last=False)
-            self._raw.pgconn.send_query(b"DEALLOCATE " + oldest.name)
-            wait_for_result(self._raw)
+        self._make_room()
         made = self._new()
         self._raw.pgconn.send_prepare(made.name, text, param_types=types)
         wait_for_result(self._raw)
         self._prepared[text, types] = made
         return made
+
+    def _make_room(self) -> None:
+        while len(self._prepared) >= MAX_PREPARED:
+            _, oldest = self._prepared.popitem(last=False)
+            self._raw.pgconn.send_query(b"DEALLOCATE " + oldest.name)
+            wait_for_result(self._raw)
 
     def _new(self) -> _Prepared:
         self._made += 1  # a name is never used again, so it does not matter whether preparing it failed
@@ -290,11 +295,11 @@ class Pipeline:
         """Flush, and commit if the pipeline has begun a transaction."""
         if self._is_transaction:
             self.add_text("COMMIT")
-            self._is_transaction = False
         elif self._commands and not self._raw.autocommit:
             self._begin_transaction()
         if self._commands:
             self._send()
+        self._is_transaction = False
 
     def forget(self) -> None:
         """Forget what was not sent."""
@@ -304,7 +309,6 @@ class Pipeline:
         """Forget what was not sent, and roll back if the pipeline has begun a transaction."""
         self.forget()
         if self._is_transaction and self._raw.pgconn.status == ConnStatus.OK:
-            self._is_transaction = False
             run_script(self._raw, "ROLLBACK")
 
     def _begin_transaction(self) -> None:
