@@ -7,7 +7,6 @@ is part of the CPU time per job at the rate of the run.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from dispatch.jobs.models import Job, Offer
 from dispatch.telephony.models import Call
 from tests.benchmarks import Result, jobs_ground, jobs_load
 from tests.benchmarks.jobs_site import OURS, Site, running
-from tests.benchmarks.measuring import percentile
+from tests.benchmarks.measuring import median_and_spread, percentile
 from tests.benchmarks.processes import kinds_of
 from tests.benchmarks.table_statistics import ANALYZED, UNANALYZED, analyze, switch_autovacuum_off
 from tests.benchmarks.whole_counts import counted, statements
@@ -49,12 +48,15 @@ def run() -> Iterator[Result]:
 
 def idle(site: Site) -> Iterator[Result]:
     """CPU of all processes while nothing happens, as a share of one core."""
-    with site.meter_ours() as meter:
-        time.sleep(IDLE_S)
-    kinds = kinds_of(meter.spent)
-    yield Result("idle, all processes", 100 * sum(kinds.values()) / IDLE_S, "% of a core", "<= 3")
-    for kind, seconds in kinds.items():
-        yield Result(f"  of which {kind}", 100 * seconds / IDLE_S, "% of a core")
+    spent = []
+    for _ in range(RUNS):
+        with site.meter_ours() as meter:
+            time.sleep(IDLE_S)
+        spent.append({kind: 100 * seconds / IDLE_S for kind, seconds in kinds_of(meter.spent).items()})
+    total = [sum(kinds.values()) for kinds in spent]
+    yield from median_and_spread("idle, all processes", total, "% of a core", "<= 3")
+    for kind in spent[0]:
+        yield from median_and_spread(f"  of which {kind}", [one[kind] for one in spent], "% of a core")
 
 
 def at_rate(
@@ -71,11 +73,13 @@ def at_rate(
         late.append(percentile(took, 0.99))
         per_second.append(len(load.sent) / ended_after_s)
     what = f"{rate}/s, {state}"
-    yield from median_and_spread(f"{what}: CPU for a whole job", [sum(one.values()) for one in spent], "ms")
+    yield from median_and_spread(
+        f"{what}: CPU for a whole job", [sum(one.values()) for one in spent], "ms", "<= 50"
+    )
     for kind in spent[0]:
         yield from median_and_spread(f"  of which {kind}", [one[kind] for one in spent], "ms")
-    yield from median_and_spread(f"{what}: form to first call, median", medians, "ms")
-    yield from median_and_spread(f"{what}: form to first call, p99", late, "ms")
+    yield from median_and_spread(f"{what}: form to first call, median", medians, "ms", "<= 100")
+    yield from median_and_spread(f"{what}: form to first call, p99", late, "ms", "<= 400")
     yield from median_and_spread(f"{what}: whole jobs, first form to last end", per_second, "jobs/s")
 
 
@@ -100,14 +104,6 @@ def statements_per_unit(found: Counter[tuple[str, str]], count: int, unit: str) 
     yield Result(f"SQL statements for {unit}", kinds.total() / count, "statements")
     for kind, times in kinds.most_common():
         yield Result(f"  of which {kind}", times / count, "statements")
-
-
-def median_and_spread(
-    name: str, values: list[float], unit: str, target: str = "", peer: str = ""
-) -> Iterator[Result]:
-    """The median of several runs, with the lowest and highest in the unit's column."""
-    spread = f" ({min(values):,.1f}–{max(values):,.1f})" if len(values) > 1 else ""
-    yield Result(name, statistics.median(values), unit + spread, target, peer)
 
 
 def _live(

@@ -17,8 +17,9 @@ from dispatch.core.redis import generation
 from dispatch.telephony.models import Call
 from tests.benchmarks import Result, leads_ground
 from tests.benchmarks.jobs_site import Site, running
-from tests.benchmarks.jobs_whole import median_and_spread, provider_state, statements_per_unit
+from tests.benchmarks.jobs_whole import provider_state, statements_per_unit
 from tests.benchmarks.leads_ground import Tenant
+from tests.benchmarks.measuring import median_and_spread
 from tests.benchmarks.processes import kinds_of
 from tests.benchmarks.table_statistics import ANALYZED, UNANALYZED, analyze, switch_autovacuum_off
 from tests.benchmarks.whole_counts import counted, statements
@@ -27,6 +28,7 @@ from tests.support.waiting import wait_until
 COUNT, RUNS, DIALERS = int(os.environ.get("BENCH_CALLS", "100")), 3, 2
 REQUESTS = int(os.environ.get("BENCH_REQUESTS", "1000"))
 PLANS = {"busy": "busy call", "accept": "answered call"}
+TARGETS = {"busy": ("<= 2", ">= 700"), "accept": ("<= 2.2", ">= 450")}  # ms of CPU, and calls a second
 LONGEST_S = 180.0
 
 
@@ -56,12 +58,12 @@ def whole(site: Site, tenants: list[Tenant], plan: str, state: str) -> Iterator[
         provider.append(1000 * sum(beside.spent.values()) / COUNT)
         spent.append({kind: 1000 * cpu / COUNT for kind, cpu in kinds_of(meter.spent).items()})
         per_second.append(COUNT / took_s)
-    name = f"{PLANS[plan]}, {state}"
-    yield from median_and_spread(f"{name}: CPU", [sum(one.values()) for one in spent], "ms")
+    name, (cpu_target, rate_target) = f"{PLANS[plan]}, {state}", TARGETS[plan]
+    yield from median_and_spread(f"{name}: CPU", [sum(one.values()) for one in spent], "ms", cpu_target)
     for kind in spent[0]:
         yield from median_and_spread(f"  of which {kind}", [one[kind] for one in spent], "ms")
     yield from median_and_spread("  beside it, the provider", provider, "ms")
-    yield from median_and_spread(f"{name}: due to end of the last", per_second, "calls/s")
+    yield from median_and_spread(f"{name}: due to end of the last", per_second, "calls/s", rate_target)
 
 
 def requests_alone(site: Site, tenants: list[Tenant]) -> Iterator[Result]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import statistics
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from django.db import connections
+
+from tests.benchmarks import Result
 
 
 def per_second(action: Callable[[], object], seconds: float = 3.0) -> float:
@@ -34,6 +37,14 @@ def timings_ms(action: Callable[[], object], times: int) -> list[float]:
 def percentile(ordered: list[float], share: float) -> float:
     """The value below which `share` (0–1) of the sorted values lie."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def median_and_spread(
+    name: str, values: Sequence[float], unit: str, target: str = "", peer: str = ""
+) -> Iterator[Result]:
+    """The median of several runs, with the lowest and highest in the unit's column."""
+    spread = f" ({min(values):,.1f}–{max(values):,.1f})" if len(values) > 1 else ""
+    yield Result(name, statistics.median(values), unit + spread, target, peer)
 
 
 class Beside:

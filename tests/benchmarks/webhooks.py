@@ -31,7 +31,7 @@ from dispatch.telephony.services.bulk import RequestResult
 from dispatch.telephony.services.calls import notify_handler
 from tests.benchmarks import Result, leads_ground
 from tests.benchmarks.jobs_site import server_pids
-from tests.benchmarks.jobs_whole import median_and_spread
+from tests.benchmarks.measuring import median_and_spread
 from tests.benchmarks.processes import Meter
 from tests.benchmarks.whole_counts import counted, statements
 from tests.benchmarks.whole_provider import TOKEN

@@ -25,8 +25,9 @@ from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
 from tests.benchmarks import Result, jobs_load
 from tests.benchmarks.jobs_ground import EAST, NORTH, SERVICE, SOUTH, WEST, Tenant
 from tests.benchmarks.jobs_site import PROVIDER, Site
-from tests.benchmarks.jobs_whole import OVER_S, RATE, RUNS, median_and_spread, provider_state
+from tests.benchmarks.jobs_whole import OVER_S, RATE, RUNS, provider_state
 from tests.benchmarks.leads_whole import COUNT, PLANS
+from tests.benchmarks.measuring import median_and_spread
 from tests.benchmarks.processes import kinds_of
 from tests.benchmarks.whole_provider import TOKEN
 from tests.support.processes import environment, free_port
