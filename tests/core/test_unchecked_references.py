@@ -36,8 +36,8 @@ def test_nobody_may_delete_what_they_name(target: type[models.Model]) -> None:
 
 
 @pytest.mark.django_db
-def test_organization_with_a_number_or_technician_cannot_be_deleted() -> None:
-    for add in (factories.number, factories.technician):
+def test_organization_with_an_account_number_or_pool_cannot_be_deleted() -> None:
+    for add in (factories.account, factories.pool, factories.number):
         organization = factories.organization()
         add(organization)
         with pytest.raises(ProtectedError):

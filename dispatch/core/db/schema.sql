@@ -4645,6 +4645,9 @@ ALTER TABLE ONLY public.django_admin_log
 ALTER TABLE ONLY public.django_admin_log
     ADD CONSTRAINT django_admin_log_user_id_c564eba6_fk_accounts_user_id FOREIGN KEY (user_id) REFERENCES public.accounts_user(id) DEFERRABLE INITIALLY DEFERRED;
 
+ALTER TABLE ONLY public.jobs_candidate
+    ADD CONSTRAINT jobs_candidate_technician_id_39b36176_fk_technicia FOREIGN KEY (technician_id) REFERENCES public.technicians_technician(id) DEFERRABLE INITIALLY DEFERRED;
+
 ALTER TABLE ONLY public.jobs_customertext
     ADD CONSTRAINT jobs_customertext_job_id_514e8f15_fk_jobs_job_id FOREIGN KEY (job_id) REFERENCES public.jobs_job(id) DEFERRABLE INITIALLY DEFERRED;
 

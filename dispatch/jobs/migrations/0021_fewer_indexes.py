@@ -3,7 +3,7 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
-    """Drop indexes that are prefixes of others, and the checks of the candidates' references.
+    """Drop indexes that are prefixes of others, and two checks of each candidate.
 
     Not in one transaction, so that each table is locked only for its own change.
     """
@@ -35,16 +35,6 @@ class Migration(migrations.Migration):
                 on_delete=django.db.models.deletion.PROTECT,
                 related_name="+",
                 to="accounts.organization",
-            ),
-        ),
-        migrations.AlterField(
-            model_name="candidate",
-            name="technician",
-            field=models.ForeignKey(
-                db_constraint=False,
-                on_delete=django.db.models.deletion.PROTECT,
-                related_name="+",
-                to="technicians.technician",
             ),
         ),
         migrations.AlterField(

@@ -377,8 +377,8 @@ class Job(WithWindow, OwnedModel):
 class Candidate(OwnedModel):
     """A technician's rank for one job, with the reason for being eligible or not.
 
-    Only a transaction that has created or locked the job writes its candidates, and no technician is ever deleted.
-    So the database need not check for each that the referenced rows exist.
+    Only a transaction that has created or locked the job writes its candidates, so the database need not check for
+    each that the job exists, and its organization.
     """
 
     class Verdict(models.TextChoices):
@@ -392,7 +392,7 @@ class Candidate(OwnedModel):
     job = models.ForeignKey(
         Job, on_delete=models.CASCADE, related_name="candidates", db_index=False, db_constraint=False
     )
-    technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+", db_constraint=False)
+    technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+")
     rank = models.PositiveSmallIntegerField(
         help_text="1 gets the first offer; ineligible come last, except the customer's preferred technician."
     )
