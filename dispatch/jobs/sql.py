@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -198,8 +198,8 @@ ORDER BY id LIMIT 1
 """
 
 
-def find_duplicate(job: Job, since: datetime) -> int | None:
-    """Return the oldest open job, created after `since`, with the phone or address of this unsaved job.
+def find_duplicate(job: Job, since: datetime) -> Callable[[], int | None]:
+    """Return a function for the oldest open job, created after `since`, with this unsaved job's phone or address.
 
     Waits for concurrent transactions that create such a job, until the end of the transaction.
     """
@@ -213,9 +213,8 @@ def find_duplicate(job: Job, since: datetime) -> int | None:
     }
     with prepared.pipeline():
         prepared.execute(_LOCK_DUPLICATES, [prepared.texts(keys)])
-        duplicates = prepared.fetch_later(_DUPLICATE, parameters)
-        rows = duplicates()
-    return rows[0][0] if rows else None
+        answer = prepared.fetch_later(_DUPLICATE, parameters)
+    return lambda: next((pk for (pk,) in answer()), None)
 
 
 _WRITE_CANDIDATES = """

@@ -20,8 +20,7 @@ from dispatch.technicians.road_times import Position
 from dispatch.technicians.rules import JobTime
 
 
-@dataclass(frozen=True)
-class Nearby:
+class Nearby(NamedTuple):
     """A technician relative to a location.
 
     `distance_m` is in meters, as a straight line; `travel_s` is the drive in seconds, if known. `verdict` is `in`,

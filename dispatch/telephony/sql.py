@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -104,8 +104,8 @@ WHERE (purpose = %(purpose)s AND subject_id = %(subject_id)s AND attempt = %(att
 
 def conflicting_calls(
     organization_id: int, phone: str, purpose: str, subject_id: int, attempt: int
-) -> list[tuple[int, bool]]:
-    """Return the calls that prevent a new call, as (id, whether it is the call of this attempt).
+) -> Callable[[], list[tuple[int, bool]]]:
+    """Return a function for the calls that prevent a new call, as (id, whether it is the call of this attempt).
 
     These are the call of the attempt itself and the open calls to the phone.
     """
@@ -113,7 +113,8 @@ def conflicting_calls(
         "organization_id": organization_id, "phone": phone,
         "purpose": purpose, "subject_id": subject_id, "attempt": attempt,
     }  # fmt: skip
-    return [(pk, is_same) for pk, is_same in prepared.fetch_all(_CONFLICTING_CALLS, params)]
+    answer = prepared.fetch_later(_CONFLICTING_CALLS, params)
+    return lambda: [(pk, is_same) for pk, is_same in answer()]
 
 
 def calls_to_place(
@@ -128,13 +129,14 @@ def calls_to_place(
     return _fetch_due(_TO_PLACE, given, but, full)
 
 
-def waits_before(call: Call, now: datetime) -> bool:
-    """Return whether a more urgent call of the same account waits for its rate."""
+def waits_before(call: Call, now: datetime) -> Callable[[], bool]:
+    """Return a function for whether a more urgent call of the same account waits for its rate."""
     turn = {"alert": 0, "offer": 1, "job_news": 1}.get(call.purpose, 2)
     given = {
         "id": call.pk, "account_id": call.account_id, "now": now, "turn": turn, "priority": call.priority,
     }  # fmt: skip
-    return bool(prepared.fetch_all(_WAITS_BEFORE, given))
+    answer = prepared.fetch_later(_WAITS_BEFORE, given)
+    return lambda: bool(answer())
 
 
 def next_to_place(now: datetime) -> datetime | None:

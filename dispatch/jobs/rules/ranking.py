@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from statistics import median
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from dispatch.jobs.rules.outcomes import FINAL_OUTCOMES, UNCOUNTED_OUTCOMES, Outcome
 from dispatch.jobs.rules.policy import CascadePolicy
@@ -57,8 +57,7 @@ NO_PREFERENCES = Preferences()
 R = TypeVar("R", bound=Rankable)
 
 
-@dataclass(frozen=True)
-class Ranked(Generic[R]):
+class Ranked(NamedTuple, Generic[R]):
     """A technician with rank and score. Rank 1 gets the first offer; a lower score is better."""
 
     rank: int

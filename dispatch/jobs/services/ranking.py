@@ -31,6 +31,7 @@ from dispatch.technicians.rules import distance_words
 from dispatch.technicians.services import Nearby
 
 # Number of technicians nearby that are ranked.
+MAX_REASON = 160  # characters
 CONSIDERED = 50
 # Part of a candidate's reason.
 PREFERRED = "the customer's preferred technician"
@@ -161,8 +162,10 @@ def describe_reason(job: Job, policy: CascadePolicy, technician: Nearby, prefere
             parts.append(f"preferred skill{'' if len(skills) == 1 else 's'}: {', '.join(skills)}")
     if technician.technician_id == preferences.technician_id:
         parts.insert(1, PREFERRED)
+    if len(parts) == 1 and len(technician.reason) <= MAX_REASON:
+        return technician
     reason = ", ".join(parts)
-    return replace(technician, reason=reason if len(reason) <= 160 else reason[:159] + "…")
+    return technician._replace(reason=reason if len(reason) <= MAX_REASON else reason[: MAX_REASON - 1] + "…")
 
 
 def _is_eligible(candidate: rules.Ranked[Nearby], not_again: Sequence[int]) -> bool:
@@ -182,11 +185,11 @@ def widen_search(job: Job, policy: CascadePolicy, readiness: DispatchReadiness) 
     free = technicians.find_unlocked([candidate.technician.technician_id for candidate in found])
     last = max((row.rank for row in readiness.candidates), default=0)
     added = [
-        replace(candidate, rank=rank)
+        candidate._replace(rank=rank)
         for rank, candidate in enumerate((one for one in found if one.technician.technician_id in free), last + 1)
     ]
     checked = [
-        replace(candidate, rank=row.rank)
+        candidate._replace(rank=row.rank)
         for candidate in ranked
         if (row := known.get(candidate.technician.technician_id))
         and row.verdict == "out"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +13,7 @@ from django.db.models import F
 
 from accounts.models import ApiKey, Organization
 from dispatch.core import clock, fault_injection
-from dispatch.core.db import fast_rows, lock_waits
+from dispatch.core.db import fast_rows, lock_waits, prepared
 from dispatch.core.db.errors import is_lock_timeout, is_temporary
 from dispatch.core.db.instances import new_instance
 from dispatch.core.db.lock_waits import RecentlyBlocked
@@ -249,8 +249,10 @@ def _create_job(
         **{name: getattr(submission, name) for name in _CARRIED},
     )
     chain = policies.load_chain(job.organization_id, job.service_type_id)
-    _flag_duplicate(job, chain.duplicate_hours)
-    ranking = find_candidates(job, chain)
+    with prepared.pipeline():
+        find_duplicate = _find_duplicate(job, chain.duplicate_hours)
+        ranking = find_candidates(job, chain)
+    _flag(job, find_duplicate())
     if only_free:
         ranking = without_locked(ranking, job.not_again)
     source = job.position_source
@@ -263,17 +265,19 @@ def _create_job(
     return job, ranking.ranked, chain
 
 
-def _flag_duplicate(job: Job, hours: int) -> None:
-    """Flag an unsaved job as a probable duplicate of an open job with the same customer phone or address.
+def _find_duplicate(job: Job, hours: int) -> Callable[[], int | None]:
+    """Return a function for the open job with the same customer phone or address as this unsaved one, if any.
 
     Jobs that are older than these hours do not count; 0: no job is a duplicate.
     """
     job.address_key = address_key(job.address)
-    if not hours:
-        return
-    job.duplicate_of_id = sql.find_duplicate(job, clock.now() - timedelta(hours=hours))
-    if job.duplicate_of_id is not None:
-        job.duplicate_state = Job.DuplicateState.POSSIBLE
+    return sql.find_duplicate(job, clock.now() - timedelta(hours=hours)) if hours else lambda: None
+
+
+def _flag(job: Job, duplicate_of_id: int | None) -> None:
+    """Flag an unsaved job as a probable duplicate of that job."""
+    if duplicate_of_id is not None:
+        job.duplicate_of_id, job.duplicate_state = duplicate_of_id, Job.DuplicateState.POSSIBLE
 
 
 def _append_flag(job: Job) -> None:
@@ -295,7 +299,7 @@ def _create_job_for_review(submission: Submission) -> Job:
         next_action_at=clock.now(),
         **{name: getattr(submission, name) for name in _CARRIED},
     )
-    _flag_duplicate(job, policies.duplicate_hours(job.organization_id, job.service_type_id))
+    _flag(job, _find_duplicate(job, policies.duplicate_hours(job.organization_id, job.service_type_id))())
     fast_rows.insert_row(job, transitions.event_of(job, "job.created", submission_id=submission.pk))
     _append_flag(job)
     error = Submission.objects.values_list("last_error", flat=True).get(pk=submission.pk)

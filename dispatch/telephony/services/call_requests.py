@@ -156,9 +156,11 @@ def _claim(call_id: int, in_turn: bool) -> tuple[Call, bool]:
         if is_paused or not (call.account.is_active and call.organization.is_active):
             defer_call(call, now + PAUSED_RETRY)
             return call, False
-        if not in_turn and sql.waits_before(call, now):
+        with prepared.pipeline():
+            must_wait = None if in_turn else sql.waits_before(call, now)
+            cap = spend_caps.find_state(call.organization_id, price_sql.CALLS, call.purpose)
+        if must_wait is not None and must_wait():
             return call, False
-        cap = spend_caps.find_state(call.organization_id, price_sql.CALLS, call.purpose)
         if cap.hold:
             return call, transition(call, Status.NOT_PLACED, error_message=str(cap.hold))
         wait_s = rate_limits.take_request_token(call.account, call.pool)

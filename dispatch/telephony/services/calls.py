@@ -13,7 +13,7 @@ from accounts.models import Organization
 from dispatch.capacity import line_leases
 from dispatch.capacity.models import DispatchPool, OutboundNumber
 from dispatch.core import clock, events
-from dispatch.core.db import fast_rows
+from dispatch.core.db import fast_rows, prepared
 from dispatch.core.db.instances import new_instance
 from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.runtime.queues import notify_loop
@@ -57,14 +57,17 @@ def create_call(
     if not connection.in_atomic_block:
         raise RuntimeError("create_call must run in the transaction that creates the call's subject.")
     phone = str(to_phone)
-    conflicts = sql.conflicting_calls(organization.pk, phone, purpose, subject_id, attempt)
+    with prepared.pipeline():
+        find_conflicts = sql.conflicting_calls(organization.pk, phone, purpose, subject_id, attempt)
+        hold = spend_caps.find_hold(organization.pk, price_sql.CALLS, purpose)
+    conflicts = find_conflicts()
     if not any(is_same for _, is_same in conflicts) and (
         reason := rules.why_not_callable(phone, organization.allowed_countries)
     ):
         raise CallNotAllowed(reason)
     if conflicts:
         return _same_attempt(conflicts)
-    if hold := spend_caps.find_hold(organization.pk, price_sql.CALLS, purpose):
+    if hold:
         raise NoLine.because(spend_caps.REASON, str(hold))
     holder = holder_of(purpose, subject_id, attempt)
     for _ in range(PROPOSALS):
@@ -98,7 +101,7 @@ def create_call(
             return call
         # A unique constraint prevented the insert (the transaction stays usable): the attempt or the phone already
         # has a call, or Redis proposed a line that is in use.
-        if conflicts := sql.conflicting_calls(organization.pk, phone, purpose, subject_id, attempt):
+        if conflicts := sql.conflicting_calls(organization.pk, phone, purpose, subject_id, attempt)():
             line_leases.return_lines(holder)
             return _same_attempt(conflicts)
         line_leases.repair_pool(line.pool.pk)
