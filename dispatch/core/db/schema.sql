@@ -4284,6 +4284,8 @@ CREATE INDEX notifications_pushsubscription_user_id_ffe8030a ON public.notificat
 
 CREATE INDEX notifications_route_organization_id_c9ee7cdb ON public.notifications_route USING btree (organization_id);
 
+CREATE UNIQUE INDEX one_accepted_offer_per_job ON public.jobs_offer USING btree (job_id) WHERE ((status)::text = 'accepted'::text);
+
 CREATE UNIQUE INDEX one_active_technician_per_phone ON public.technicians_technician USING btree (organization_id, phone) WHERE is_active;
 
 CREATE UNIQUE INDEX one_call_per_sid ON public.telephony_call USING btree (account_id, sid) WHERE (sid IS NOT NULL);

@@ -1,6 +1,8 @@
 import django.db.models.deletion
 from django.db import migrations, models
 
+OFFERS_OF_JOB = "jobs_offer_job_id_f4d92c51"  # as Django names it
+
 
 class Migration(migrations.Migration):
     """Drop indexes that are prefixes of others, and two checks of each candidate.
@@ -47,12 +49,26 @@ class Migration(migrations.Migration):
                 to="accounts.organization",
             ),
         ),
-        migrations.AlterField(
-            model_name="offer",
-            name="job",
-            field=models.ForeignKey(
-                db_index=False, on_delete=django.db.models.deletion.CASCADE, related_name="offers", to="jobs.job"
-            ),
+        # Django would drop every index on this column alone, also the one that allows one accepted offer.
+        migrations.SeparateDatabaseAndState(
+            state_operations=[
+                migrations.AlterField(
+                    model_name="offer",
+                    name="job",
+                    field=models.ForeignKey(
+                        db_index=False,
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="offers",
+                        to="jobs.job",
+                    ),
+                )
+            ],
+            database_operations=[
+                migrations.RunSQL(
+                    f"DROP INDEX CONCURRENTLY IF EXISTS {OFFERS_OF_JOB}",
+                    f"CREATE INDEX CONCURRENTLY {OFFERS_OF_JOB} ON jobs_offer (job_id)",
+                ),
+            ],
         ),
         migrations.AlterField(
             model_name="submission",
