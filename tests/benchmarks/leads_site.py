@@ -13,7 +13,7 @@ from dispatch.core.runtime.supervisor import ProcessSpec, Supervisor
 from dispatch.leads.models import Lead
 from tests.benchmarks import Result, noop_provider
 from tests.benchmarks.jobs_site import DIALER_LOOPS, server_pids
-from tests.benchmarks.processes import Meter
+from tests.benchmarks.processes import Meter, kinds_of
 from tests.support.processes import environment
 from tests.support.waiting import wait_until
 
@@ -45,11 +45,7 @@ def last_finished(campaigns: list[int], count: int) -> float:
 
 def cost(spent: dict[str, float], count: int) -> Iterator[Result]:
     """CPU for one lead, by kind of process."""
-    kinds: dict[str, float] = {}
-    for name, seconds in spent.items():
-        kind = name.rstrip(" 0123456789")
-        kinds[kind] = kinds.get(kind, 0.0) + seconds
-    for kind, seconds in kinds.items():
+    for kind, seconds in kinds_of(spent).items():
         yield Result(f"  CPU for one lead, {kind}", seconds / count * 1e6, "µs")
 
 

@@ -25,7 +25,7 @@ from django.db.models import (
     TextField,
 )
 from phonenumber_field.modelfields import PhoneNumberField
-from psycopg.types.numeric import Int2, Int4, Int8
+from psycopg.types.numeric import Int8
 
 from dispatch.core import events, phone_numbers
 from dispatch.core.db import lock_waits, prepared
@@ -35,16 +35,6 @@ from dispatch.core.events import NewEvent
 M = TypeVar("M", bound=Model)
 
 _Converters = list[tuple[str, list[tuple[Callable, Any]]]]
-
-
-_INTEGERS: dict[str, Callable[[int], int]] = {
-    "SmallIntegerField": Int2,
-    "IntegerField": Int4,
-    "BigIntegerField": Int8,
-    "PositiveSmallIntegerField": Int2,
-    "PositiveIntegerField": Int4,
-    "PositiveBigIntegerField": Int8,
-}
 
 
 class _Part(NamedTuple):
@@ -189,7 +179,9 @@ def _writer(field: Any) -> _Writer:
             return _Writer(field, field.attname, datetime, None)
     elif is_usual and isinstance(field, IntegerField):
         if kind.get_db_prep_value is IntegerField.get_db_prep_value:
-            return _Writer(field, field.attname, int, _INTEGERS[field.get_internal_type()])
+            operations: Any = connection.ops
+            kind_of_integer = operations.integerfield_type_map[field.get_internal_type()]
+            return _Writer(field, field.attname, int, kind_of_integer)
     elif is_usual and kind.get_db_prep_value is Field.get_db_prep_value:
         for base, plain in ((CharField, str), (TextField, str), (BooleanField, bool)):
             if (
