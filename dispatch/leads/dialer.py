@@ -143,7 +143,7 @@ class Dialer:
                 )
             except redis_queue.UNAVAILABLE as error:
                 if not is_redis_down:
-                    log.warning("claims_paused_redis_unavailable", error=str(error))
+                    log.warning("claims_paused", error=str(error))
                 is_redis_down = True
                 await _wait(stopping, TROUBLE_S)
                 continue

@@ -36,6 +36,9 @@ BLOCKED_S = 2.0
 class NotReady(Exception):
     """Redis has lost its generation and is being rebuilt."""
 
+    def __str__(self) -> str:
+        return "Redis is empty, and the dispatcher has not rebuilt the schedule yet."
+
 
 # The exceptions that mean that the schedule is unavailable.
 UNAVAILABLE: tuple[type[Exception], ...] = (*REDIS_ERRORS, NotReady)

@@ -183,7 +183,7 @@ class LeadScripts(RuleBasedStateMachine):
             lambda: redis_queue.heartbeat(worker),
             lambda: redis_queue.reap(3600),
         ):
-            with pytest.raises(redis_queue.NotReady):
+            with pytest.raises(redis_queue.NotReady, match="not rebuilt"):
                 attempt()
         client().set(generation.key_name(), kept or "")
 
