@@ -56,21 +56,25 @@ def push_event(event: Event) -> None:
     """
     if not is_pushed(event):
         return
-    message = event.organization_id, {"type": "events.happened", "hint": update_of(event)}
     if (waiting := _waiting_messages()) is not None:
-        waiting.messages.append(message)
+        waiting.events.append(event)
     else:
-        transaction.on_commit(_Messages([message]), robust=True)
+        transaction.on_commit(_Messages([event]), robust=True)
 
 
 class _Messages:
-    """Messages that are sent after the commit. A savepoint that is rolled back takes its messages with it."""
+    """Live updates that are sent after the commit. A savepoint that is rolled back takes its updates with it."""
 
-    def __init__(self, messages: list[tuple[int, dict[str, Any]]]) -> None:
-        self.messages = messages
+    def __init__(self, waiting: list[Event]) -> None:
+        self.events = waiting
 
     def __call__(self) -> None:
-        _send_all(self.messages)
+        _send_all(
+            [
+                (event.organization_id, {"type": "events.happened", "hint": update_of(event)})
+                for event in self.events
+            ]
+        )
 
 
 def _waiting_messages() -> _Messages | None:

@@ -377,9 +377,9 @@ def _pool_parameters(job: Job, now: datetime) -> dict[str, Any]:
 
 
 def write_candidates(job: Job, ranked: Sequence[Ranked[Nearby]]) -> None:
-    """Write new candidates of a job. Within a pipeline, this does not wait for the result."""
+    """Write new candidates of a job, with the next statement."""
     given = {"organization_id": job.organization_id, "job_id": job.pk}
-    prepared.execute(_WRITE_CANDIDATES, {**given, **_candidate_arrays(ranked)})
+    prepared.change_later(_WRITE_CANDIDATES, {**given, **_candidate_arrays(ranked)})
 
 
 _UPDATE_CANDIDATES = """
@@ -394,7 +394,7 @@ WHERE c.job_id = %(job_id)s::bigint AND c.technician_id = v.technician_id
 
 def update_candidates(job: Job, checked: Sequence[Ranked[Nearby]]) -> None:
     """Update the eligibility and the score of existing candidates, who keep their rank."""
-    prepared.execute(_UPDATE_CANDIDATES, {"job_id": job.pk, **_candidate_arrays(checked)})
+    prepared.change_later(_UPDATE_CANDIDATES, {"job_id": job.pk, **_candidate_arrays(checked)})
 
 
 def _candidate_arrays(candidates: Sequence[Ranked[Nearby]]) -> dict[str, str]:

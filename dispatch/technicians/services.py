@@ -125,7 +125,7 @@ def end_offer(technician_id: int, offer_id: int) -> bool:
 
 def end_answered_offer(technician_id: int, offer_id: int) -> None:
     """Do what `end_offer` and `record_answered_call` do, in one statement."""
-    prepared.execute(sql.END_ANSWERED_OFFER, [offer_id, technician_id, offer_id])
+    prepared.change_later(sql.END_ANSWERED_OFFER, [offer_id, technician_id, offer_id])
 
 
 def record_missed_call(technician_id: int, limit: int) -> bool:
@@ -147,7 +147,7 @@ def record_missed_call(technician_id: int, limit: int) -> bool:
 
 def record_answered_call(technician_id: int) -> None:
     """Reset the count of missed calls, because the technician answered."""
-    prepared.execute(sql.RESET_MISSES, [technician_id])
+    prepared.change_later(sql.RESET_MISSES, [technician_id])
 
 
 @transaction.atomic
@@ -164,7 +164,7 @@ def end_auto_pause(technician_id: int, *, actor: Actor) -> bool:
 
 def add_open_job(technician_id: int) -> None:
     """Increment the open jobs. Called once per assignment, by the winner of the job's compare-and-set."""
-    prepared.execute(sql.ADD_OPEN_JOB, [technician_id])
+    prepared.change_later(sql.ADD_OPEN_JOB, [technician_id])
 
 
 def remove_open_job(technician_id: int) -> None:

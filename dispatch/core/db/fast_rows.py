@@ -112,15 +112,25 @@ def fetch_changed(model: type[M], change: str, values: Sequence[Any], *related: 
 
 
 def update_row(row: Model, names: Iterable[str], *news: NewEvent) -> None:
-    """Write these fields of an existing row, and the events about it. Raises DatabaseError if the row is gone."""
+    """Write these fields of an existing row, and the events about it, with the next statement of the transaction.
+
+    Raises DatabaseError if the row is gone, then or before the commit.
+    """
     statement, writers = _updating(type(row), tuple(names), len(news))
     values = _values(row, writers, adding=False)
     event_values = [value for event in news for value in event.values(row.pk)]
-    written = prepared.fetch_all(statement, [*event_values, *values, row.pk])
-    if not written:
-        raise DatabaseError(f"{type(row).__name__} {row.pk} no longer exists.")
-    for event, pk in zip(news, written[0][0] or (), strict=True):
-        events.appended(event, row.pk, pk)
+    made = [events.unsaved(event, row.pk) for event in news]
+
+    def check(written: prepared.Result) -> None:
+        rows = written.fetchall()
+        if not rows:
+            raise DatabaseError(f"{type(row).__name__} {row.pk} no longer exists.")
+        for event, pk in zip(made, rows[0][0] or (), strict=True):
+            event.pk = pk
+
+    prepared.change_later(statement, [*event_values, *values, row.pk], check=check)
+    for event in made:
+        events.appended(event)
 
 
 def insert_row(
@@ -128,6 +138,7 @@ def insert_row(
 ) -> bool:
     """Insert a row and the event about it in one statement; set the row's primary key unless it has one.
 
+    A row that has one, such as from `reserve_pk`, is inserted with the next statement of the transaction.
     With `or_nothing`, return False if a unique constraint forbids the row; the transaction stays usable. With
     `guard`, return False if its statement inserted nothing.
     """
@@ -135,14 +146,44 @@ def insert_row(
         type(row), row.pk is not None, event is not None, or_nothing, guard.statement if guard else ""
     )
     values = [*(guard.values if guard else ()), *_values(row, writers, adding=True)]
-    made = prepared.fetch_all(statement, [*values, *(event.values_without_subject() if event else ())])
+    values += event.values_without_subject() if event else ()
+    if row.pk is not None and not or_nothing and guard is None:
+        _insert_later(row, event, statement, values)
+        return True
+    made = prepared.fetch_all(statement, values)
     if not made:
         return False
     row.pk = made[0][0]
     if event:
-        events.appended(event, row.pk, made[0][1])
+        written = events.unsaved(event, row.pk)
+        written.pk = made[0][1]
+        events.appended(written)
     row._state.adding, row._state.db = False, DEFAULT_DB_ALIAS
     return True
+
+
+def _insert_later(row: Model, event: NewEvent | None, statement: str, values: Sequence[Any]) -> None:
+    written = events.unsaved(event, row.pk) if event else None
+
+    def identify(result: prepared.Result) -> None:
+        if written is not None:
+            ((_, written.pk),) = result.fetchall()
+
+    prepared.change_later(statement, values, then=identify)
+    row._state.adding, row._state.db = False, DEFAULT_DB_ALIAS
+    if written is not None:
+        events.appended(written)
+
+
+def reserve_pk(model: type[Model]) -> Callable[[], int]:
+    """Return a function for a primary key that no other row of the model gets. A pipeline does not wait for it."""
+    pk = prepared.fetch_later(_next_pk(model))
+    return lambda: pk()[0][0]
+
+
+@functools.cache
+def _next_pk(model: type[Model]) -> str:
+    return f"SELECT nextval(pg_get_serial_sequence('{_table(model)}', 'id'))"
 
 
 def _values(row: Model, writers: Sequence[_Writer], *, adding: bool) -> list[Any]:

@@ -73,6 +73,30 @@ def execute(sql: str, params: Params = None) -> None:
         _execute(database, sql, params)
 
 
+def change_later(
+    sql: str,
+    params: Params = None,
+    *,
+    check: Callable[[Result], None] | None = None,
+    then: Callable[[Result], None] | None = None,
+) -> None:
+    """Run a statement with the next one of the transaction, in one round trip; without a transaction, now.
+
+    Its errors are raised then, but inside the same savepoint. `check` gets its result before the commit, and may
+    raise a DatabaseError; `then` gets it as well, and raises nothing.
+    """
+    database = _database()
+    with database.wrap_database_errors:
+        if not database.in_atomic_block:
+            result = _execute(database, sql, params)
+            for inform in (check, then):
+                if inform is not None:
+                    inform(result if isinstance(result, Result) else result.read())
+            return
+        _statements(database)
+        database.begin().change_later(sql, _with_offset(params), check, then)
+
+
 def fetch_later(sql: str, params: Params = None) -> Callable[[], list[tuple[Any, ...]]]:
     """Run like `fetch_all`, but return a function that waits for the rows."""
     database = _database()
@@ -163,15 +187,27 @@ def _database() -> Any:
 
 
 def _execute(database: Any, sql: str, params: Params) -> Result | Pending:
-    database.close_if_health_check_failed()
-    database.ensure_connection()
-    if params is None or isinstance(params, Mapping):
-        params = {"offset": clock.offset_ms() / 1000, **(params or {})}
-    statements = Statements.of(database.connection)
-    _keep_plans_fresh(database.connection, statements)
+    params = _with_offset(params)
+    statements = _statements(database)
     if statements.pipeline is not None:
         return statements.pipeline.add(sql, params)
     return database.begin().run(sql, params)
+
+
+def _with_offset(params: Params) -> Any:
+    """Return the parameters, with that of DB_NOW if they are named."""
+    if params is None or isinstance(params, Mapping):
+        return {"offset": clock.offset_ms() / 1000, **(params or {})}
+    return params
+
+
+def _statements(database: Any) -> Statements:
+    """Return the statements of a connection that is open, with plans that are not old."""
+    database.close_if_health_check_failed()
+    database.ensure_connection()
+    statements = Statements.of(database.connection)
+    _keep_plans_fresh(database.connection, statements)
+    return statements
 
 
 def _keep_plans_fresh(raw: psycopg.Connection[Any], statements: Statements) -> None:

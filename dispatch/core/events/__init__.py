@@ -10,11 +10,13 @@ from dispatch.core.events.log import (
     EventRow,
     NewEvent,
     append,
+    append_later,
     append_many,
     appended,
     insert,
     insert_about,
     on_append,
+    unsaved,
 )
 
 __all__ = [
@@ -23,9 +25,11 @@ __all__ = [
     "EventRow",
     "NewEvent",
     "append",
+    "append_later",
     "append_many",
     "appended",
     "insert",
     "insert_about",
     "on_append",
+    "unsaved",
 ]

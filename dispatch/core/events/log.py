@@ -32,7 +32,8 @@ _subscribers: list[Callable[[Event], None]] = []
 def on_append(subscriber: Callable[[Event], None]) -> None:
     """Call `subscriber` with each event that this process appends, in its transaction.
 
-    For live updates, which may be lost. Code that must not miss an event uses a reader (`readers`).
+    The event has its primary key after the commit. For live updates, which may be lost. Code that must not miss an
+    event uses a reader (`readers`).
     """
     if subscriber not in _subscribers:
         _subscribers.append(subscriber)
@@ -70,15 +71,27 @@ def append(organization_id: int, kind: str, subject_id: int, /, *, actor: Actor 
     `kind` is "<subject>.<verb>"; the part before the dot is the subject's type. `data` must be JSON.
     """
     new = NewEvent(organization_id, kind, actor, data)
-    ((pk,),) = prepared.fetch_all(_APPEND, new.values(subject_id))
-    return appended(new, subject_id, pk)
+    event = unsaved(new, subject_id)
+    ((event.pk,),) = prepared.fetch_all(_APPEND, new.values(subject_id))
+    appended(event)
+    return event
 
 
-def appended(new: NewEvent, subject_id: int, pk: int) -> Event:
-    """Notify the subscribers of an Event that was just written, and return it."""
-    event = new_instance(
+def append_later(new: NewEvent, subject_id: int) -> None:
+    """Append one Event like `append`, with the next statement of the transaction."""
+    event = unsaved(new, subject_id)
+
+    def identify(result: prepared.Result) -> None:
+        ((event.pk,),) = result.fetchall()
+
+    prepared.change_later(_APPEND, new.values(subject_id), then=identify)
+    appended(event)
+
+
+def unsaved(new: NewEvent, subject_id: int) -> Event:
+    """Return the Event without its primary key."""
+    event: Event = new_instance(
         Event,
-        id=pk,
         organization_id=new.organization_id,
         kind=new.kind,
         subject_type=new.kind.split(".", 1)[0],
@@ -88,9 +101,13 @@ def appended(new: NewEvent, subject_id: int, pk: int) -> Event:
         actor_label=new.actor.label[:120],
         data=new.data,
     )
+    return event
+
+
+def appended(event: Event) -> None:
+    """Notify the subscribers of an Event that this transaction writes, now or with its next statement."""
     for subscriber in _subscribers:
         subscriber(event)
-    return event
 
 
 # Hand-written, because every change runs it: it costs a third of the ORM's insert.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,7 +16,7 @@ from django.db.models import QuerySet
 from dispatch.capacity import account_outages
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock, fault_injection
-from dispatch.core.db import fast_rows, lock_waits
+from dispatch.core.db import fast_rows, lock_waits, prepared
 from dispatch.core.db.errors import is_lock_timeout
 from dispatch.core.db.instances import new_instance
 from dispatch.core.db.lock_waits import RecentlyBlocked
@@ -208,7 +208,7 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
         waits.give_up_waiting(job, state, last)
         return _DONE
     try:
-        fitness = _lock_candidate(job, readiness, candidate)
+        fitness, offer_id = _lock_candidate(job, readiness, candidate)
     except OperationalError as error:
         if not is_lock_timeout(error):
             raise
@@ -225,7 +225,7 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
         return _DONE
     try:
         with transaction.atomic():
-            offer, call = _make_offer(job, state, pool, fitness)
+            offer, call = _make_offer(job, state, pool, fitness, offer_id())
     except PhoneBusy:
         return _defer_candidate(job, candidate, "their phone is on another call", busy)
     except CallNotAllowed as refused:
@@ -247,8 +247,13 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
     return _Step(again=is_more_wanted, call=call, token=job.step_token)
 
 
-def _lock_candidate(job: Job, readiness: DispatchReadiness, candidate: CandidateRow) -> Nearby:
-    """Lock the candidate's row, and return their current eligibility. Waits only for a lock of another session."""
+def _lock_candidate(
+    job: Job, readiness: DispatchReadiness, candidate: CandidateRow
+) -> tuple[Nearby, Callable[[], int]]:
+    """Lock the candidate's row. Return their current eligibility, and a function for the id of an offer to them.
+
+    Waits only for a lock of another session.
+    """
     assert job.lat is not None
     assert job.lng is not None
     wanted: dict[str, Any] = {
@@ -257,10 +262,13 @@ def _lock_candidate(job: Job, readiness: DispatchReadiness, candidate: Candidate
         "during": policies.time_of(job, readiness.skills.minutes),
     }  # fmt: skip
     place = candidate.technician_id, job.lat, job.lng
-    if (found := technicians.lock_unlocked(*place, **wanted)) is not None:
-        return found
-    with lock_waits.short_wait(_lock_wait_s(candidate)):
-        return technicians.check_fitness(*place, lock=True, **wanted)
+    with prepared.pipeline():
+        offer_id = fast_rows.reserve_pk(Offer)
+        found = technicians.lock_unlocked(*place, **wanted)
+    if found is None:
+        with lock_waits.short_wait(_lock_wait_s(candidate)):
+            found = technicians.check_fitness(*place, lock=True, **wanted)
+    return found, offer_id
 
 
 def _lock_wait_s(candidate: CandidateRow) -> float:
@@ -268,8 +276,10 @@ def _lock_wait_s(candidate: CandidateRow) -> float:
     return HELD_WAIT_S if candidate.technician_id in _held else lock_waits.LOOP_S
 
 
-def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: Nearby) -> tuple[Offer, Call]:
-    """Create the Offer and its Call.
+def _make_offer(
+    job: Job, state: CascadeState, pool: DispatchPool, technician: Nearby, offer_id: int
+) -> tuple[Offer, Call]:
+    """Create the Offer with this id, and its Call.
 
     The deadline starts when the provider accepts the call; until then `expires_at` is the latest moment that still
     allows an answer.
@@ -281,6 +291,7 @@ def _make_offer(job: Job, state: CascadeState, pool: DispatchPool, technician: N
     assert state.slots.free is not None
     offer = new_instance(
         Offer,
+        id=offer_id,
         organization_id=job.organization_id,
         job=job,
         technician_id=technician.technician_id,

@@ -13,7 +13,6 @@ from django.db.models import Q
 from psycopg.errors import LockNotAvailable
 
 from dispatch.core import clock
-from dispatch.core.db import prepared
 from dispatch.core.models import Event
 from dispatch.jobs import policies, rules, sql
 from dispatch.jobs.models import Job
@@ -277,15 +276,14 @@ def write_ranking(job: Job, ranking: RankedTechnicians) -> None:
     facts |= _measure_facts(ranking.ranked)
     goes_on = ranking.fit > 0 or ranking.may_widen
     is_held = job.waiting_for in HELD
-    with prepared.pipeline():
-        sql.write_candidates(job, ranking.ranked)
-        if goes_on and not is_held:
-            preferred = _describe_preferred(job, ranking)
-            at_once = slots.describe_at_once(job, ranking.fit)
-            transitions.append_job_event(job, "job.offering", fit=ranking.fit, **facts, **preferred, **at_once)
+    sql.write_candidates(job, ranking.ranked)
     if is_held:
         announce_hold(job)
-    elif not goes_on:
+    elif goes_on:
+        preferred = _describe_preferred(job, ranking)
+        at_once = slots.describe_at_once(job, ranking.fit)
+        transitions.append_job_event(job, "job.offering", fit=ranking.fit, **facts, **preferred, **at_once)
+    else:
         transitions.mark_pending(job, Job.PendingReason.NOBODY_NEAR, **facts)
 
 

@@ -250,8 +250,10 @@ def _create_job(
     )
     chain = policies.load_chain(job.organization_id, job.service_type_id)
     with prepared.pipeline():
+        pk = fast_rows.reserve_pk(Job)
         find_duplicate = _find_duplicate(job, chain.duplicate_hours)
         ranking = find_candidates(job, chain)
+    job.pk = pk()
     _flag(job, find_duplicate())
     if only_free:
         ranking = without_locked(ranking, job.not_again)

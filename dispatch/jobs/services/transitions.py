@@ -81,8 +81,7 @@ def save_job(job: Job, *, visible: bool = True) -> None:
 
 def append_job_event(job: Job, kind: str, *, actor: Actor = SYSTEM, **data: Any) -> None:
     """Append an Event about the job. Empty values are omitted."""
-    event = event_of(job, kind, actor=actor, **data)
-    events.append(event.organization_id, kind, job.pk, actor=actor, **event.data)
+    events.append_later(event_of(job, kind, actor=actor, **data), job.pk)
 
 
 def event_of(job: Job, kind: str, *, actor: Actor = SYSTEM, **data: Any) -> NewEvent:
@@ -95,8 +94,7 @@ def append_offer_event(
     offer: Offer, kind: str, *, actor: Actor = SYSTEM, technician: str = "", **data: Any
 ) -> None:
     """Append an Event about an offer with its job and technician. `technician`: the name, to save a query."""
-    event = event_of_offer(offer, kind, actor=actor, technician=technician, **data)
-    events.append(event.organization_id, kind, offer.pk, actor=actor, **event.data)
+    events.append_later(event_of_offer(offer, kind, actor=actor, technician=technician, **data), offer.pk)
 
 
 def event_of_offer(

@@ -17,6 +17,7 @@ from typing import Any
 
 import psycopg
 from django.db.backends.postgresql import base
+from django.db.backends.utils import debug_transaction
 from django.db.utils import OperationalError
 from psycopg.pq import TransactionStatus
 from psycopg_pool import ConnectionPool, PoolTimeout
@@ -63,6 +64,29 @@ def is_quiet(connection: Any) -> bool:
     return not poller.poll(0)
 
 
+class _Cursor(base.Cursor):
+    """A cursor of the ORM. Its statements follow those that wait, also those that came after it was opened."""
+
+    def execute(self, *args: Any, **kwargs: Any) -> Any:
+        """Send what waits, then the statement."""
+        self._send_waiting()
+        return super().execute(*args, **kwargs)  # type: ignore[misc]  # not in the stubs
+
+    def executemany(self, *args: Any, **kwargs: Any) -> Any:
+        """Send what waits, then the statements."""
+        self._send_waiting()
+        return super().executemany(*args, **kwargs)  # type: ignore[misc]  # not in the stubs
+
+    def copy(self, *args: Any, **kwargs: Any) -> Any:
+        """Send what waits, then COPY."""
+        self._send_waiting()
+        return super().copy(*args, **kwargs)  # type: ignore[misc]  # not in the stubs
+
+    def _send_waiting(self) -> None:
+        raw: psycopg.Connection[Any] = self.connection  # type: ignore[attr-defined]
+        Statements.of(raw).flush()
+
+
 class DatabaseWrapper(base.DatabaseWrapper):
     """Django's PostgreSQL connection with session limits and a circuit breaker in front of the pool."""
 
@@ -107,8 +131,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if statements.pipeline is not None:
             for command in commands:
                 statements.pipeline.add_text(command)
-        elif not raw.autocommit and raw.pgconn.transaction_status == TransactionStatus.IDLE:
-            statements.begin(*commands)
+        elif not raw.autocommit:
+            self.begin().waiting += commands
         else:
             with self.wrap_database_errors:
                 run_script(raw, "; ".join(commands))
@@ -121,47 +145,49 @@ class DatabaseWrapper(base.DatabaseWrapper):
         if (
             not raw.autocommit
             and not statements.waiting
+            and statements.pipeline is None  # it begins the transaction itself
             and raw.pgconn.transaction_status == TransactionStatus.IDLE
         ):
             statements.begin()
         return statements
 
     def create_cursor(self, name: str | None = None) -> Any:
-        """Return a cursor for statements of the ORM, which follow those that wait."""
-        if self.connection is not None:
+        """Return a cursor for statements of the ORM. One of the server's begins with what waits."""
+        if name and self.connection is not None:
             with self.wrap_database_errors:
                 Statements.of(self.connection).flush()
         return super().create_cursor(name)
 
     def _commit(self) -> None:
         if self.connection is not None:
-            statements = Statements.of(self.connection)
-            if statements.pipeline is not None:
-                with self.wrap_database_errors:
-                    statements.flush()
-            statements.waiting = []  # a transaction without statements
-        super()._commit()  # type: ignore[misc]  # private, and not in the stubs
+            with debug_transaction(self, "COMMIT"), self.wrap_database_errors:
+                Statements.of(self.connection).commit()
 
     def _rollback(self) -> None:
         self._forget_statements()
         super()._rollback()  # type: ignore[misc]
 
+    # Savepoints without a cursor, which costs more than they.
+
     def _savepoint(self, sid: str) -> None:
-        self._run(self.ops.savepoint_create_sql(sid))
+        self.ensure_connection()
+        with self.wrap_database_errors:
+            self.begin().savepoint(self.ops.savepoint_create_sql(sid))
 
     def _savepoint_commit(self, sid: str) -> None:
-        self._run(self.ops.savepoint_commit_sql(sid))
+        with self.wrap_database_errors:
+            self.begin().release_savepoint(self.ops.savepoint_create_sql(sid), self.ops.savepoint_commit_sql(sid))
 
     def _savepoint_rollback(self, sid: str) -> None:
         self._set_locally = {}
-        self._forget_statements()  # they are newer than the savepoint
-        super()._savepoint_rollback(sid)  # type: ignore[misc]
-
-    def _run(self, statement: str) -> None:
-        """Run a statement without a cursor, which costs more than it."""
-        self.ensure_connection()
         with self.wrap_database_errors:
-            self.begin().flush(statement)
+            self.begin().roll_back_to_savepoint(
+                self.ops.savepoint_create_sql(sid), self.ops.savepoint_rollback_sql(sid)
+            )
+
+    def _close(self) -> None:
+        self._forget_statements()  # a pool may hand out the connection again
+        super()._close()  # type: ignore[misc]
 
     def _forget_statements(self) -> None:
         if self.connection is not None:
@@ -202,6 +228,8 @@ class DatabaseWrapper(base.DatabaseWrapper):
 
     def watched(self, connection: Any) -> Any:
         """Return the connection, which is cut if another of several hosts becomes the primary while it hangs."""
+        if connection.cursor_factory is base.Cursor:
+            connection.cursor_factory = _Cursor
         if self._follows_the_primary():
             former_primary.watch.add(connection, self._find_primary)
         return connection

@@ -3,6 +3,9 @@
 For each statement, a cursor parses the text, chooses the name, and looks up how to load each column. Here this is
 done once for each connection. The driver still adapts the parameters, waits and loads the rows. Its pipelines cost
 more than the round trips that they save; here a pipeline is sent as a whole when its first result is needed.
+
+The beginning of a transaction, a savepoint, and changes whose result is not needed yet wait for the next
+statement, and are sent with it in one round trip. The order of all statements is kept.
 """
 
 from __future__ import annotations
@@ -84,6 +87,27 @@ class _Prepared:
 _Key = tuple[bytes, tuple[int, ...]]
 
 
+class _Dumped(NamedTuple):
+    """A statement as it is sent: its text, and its parameters with their types and formats."""
+
+    text: bytes
+    values: Sequence[abc.Buffer | None]
+    types: tuple[int, ...]
+    formats: Any
+
+
+class Change(NamedTuple):
+    """A statement that waits for the next one.
+
+    `check` gets its result before the commit, and raises a DatabaseError if it is not as it must be.
+    `then` gets it as well, and raises nothing.
+    """
+
+    statement: _Dumped
+    check: Callable[[Result], None] | None
+    then: Callable[[Result], None] | None
+
+
 class Statements:
     """The prepared statements of one connection, and its open pipeline.
 
@@ -96,7 +120,8 @@ class Statements:
         self._prepared: OrderedDict[_Key, _Prepared] = OrderedDict()
         self._made = 0
         self.pipeline: Pipeline | None = None
-        self.waiting: list[str] = []  # the beginning of a transaction, which is sent with its first statement
+        # What is sent with the next statement: the beginning of a transaction, savepoints, and changes.
+        self.waiting: list[str | Change] = []
         self.planned_at = time.monotonic()
         self.plans_s: float | None = None  # how long the plans are kept, if not as long as usual
 
@@ -120,8 +145,7 @@ class Statements:
             pipeline.flush()
             return pending.read()
         with raw.lock:
-            text, values, types = self._dump(sql, params)
-            formats = self._dumps.formats
+            text, values, types, formats = self.dump(sql, params)
             statement = self._find(text, types) or self._prepare(text, types)
             raw.pgconn.send_query_prepared(
                 statement.name, values, param_formats=formats, result_format=Format.BINARY
@@ -132,13 +156,74 @@ class Statements:
         """Begin a transaction with its next statement, and run these commands in it first."""
         self.waiting = [*(self.waiting or [begin_command(self._raw)]), *commands]
 
+    def change_later(
+        self,
+        sql: str,
+        params: Params,
+        check: Callable[[Result], None] | None,
+        then: Callable[[Result], None] | None,
+    ) -> None:
+        """Run a statement with the next one of the transaction. `check` and `then` as in `Change`."""
+        change = Change(self.dump(sql, params), check, then)
+        if self.pipeline is not None:
+            self.pipeline.add_change(change)
+        else:
+            self.waiting.append(change)
+
     def flush(self, *commands: str) -> None:
-        """Send all that waits, and these commands. Raises psycopg errors."""
+        """Send all that waits, and these commands. Raises psycopg errors, and those of checks."""
+        texts = [text for text in self.waiting if isinstance(text, str)]
+        if self.pipeline is None and len(texts) == len(self.waiting):
+            self.waiting = []
+            if texts or commands:
+                run_script(self._raw, "; ".join([*texts, *commands]))
+            return
+        pipeline = self.pipeline or Pipeline(self, self._raw)
+        pipeline.add_waiting()
+        for command in commands:
+            pipeline.add_text(command)
+        pipeline.flush()
+
+    def savepoint(self, create: str) -> None:
+        """Make a savepoint: with the next statement, unless changes wait, whose errors do not belong inside it."""
+        if self.pipeline is not None or any(isinstance(text, Change) for text in self.waiting):
+            self.flush(create)
+        else:
+            self.waiting.append(create)
+
+    def release_savepoint(self, create: str, release: str) -> None:
+        """Release the savepoint that `create` made: with the changes that wait, or with the next statement."""
+        is_failed = self._raw.pgconn.transaction_status == TransactionStatus.INERROR
+        if self.pipeline is not None or is_failed or any(isinstance(text, Change) for text in self.waiting):
+            self.flush(release)
+        elif create in self.waiting:
+            self.waiting.remove(create)  # nothing ran inside
+        else:
+            self.waiting.append(release)
+
+    def roll_back_to_savepoint(self, create: str, roll_back: str) -> None:
+        """Forget all that waits since the savepoint that `create` made, and undo what was sent since."""
+        if self.pipeline is not None:
+            self.pipeline.forget()
+        if create in self.waiting:
+            del self.waiting[self.waiting.index(create) + 1 :]
+        else:
+            self.waiting = []
+            self.flush(roll_back)
+
+    def commit(self) -> None:
+        """Commit the transaction with the changes that wait. Raises psycopg errors, and those of checks."""
         if self.pipeline is not None:
             self.pipeline.flush()
-        commands, self.waiting = (*self.waiting, *commands), []
-        if commands:
-            run_script(self._raw, "; ".join(commands))
+        changes = [text for text in self.waiting if isinstance(text, Change)]
+        if any(change.check for change in changes):
+            self.flush()
+        elif changes:
+            self.flush("COMMIT")
+            return
+        self.waiting = []  # a transaction without statements
+        if self._raw.pgconn.transaction_status != TransactionStatus.IDLE:
+            run_script(self._raw, "COMMIT")
 
     def forget(self) -> None:
         """Forget all that waits."""
@@ -176,15 +261,19 @@ class Statements:
         loads.set_pgresult(None, set_loaders=False)  # so that a large result is not kept
         return Result(len(rows), rows)
 
-    def commands(
-        self, sql: str, params: Params, made: dict[_Key, _Prepared]
-    ) -> tuple[list[Callable[[], None]], _Prepared]:
+    def dump(self, sql: str, params: Params) -> _Dumped:
+        """Return the statement as it is sent. Raises psycopg errors."""
+        text, dumps = parsed(sql), self._dumps
+        values = dumps.dump_sequence(text.values(params), _automatic(text.size))
+        return _Dumped(text.sql, values, dumps.types or (), dumps.formats)
+
+    def commands(self, dumped: _Dumped, made: dict[_Key, _Prepared]) -> tuple[list[Callable[[], None]], _Prepared]:
         """Return what sends a statement in a pipeline, and the statement.
 
         `made` are those that the pipeline prepares. It is extended by this one, unless it is prepared already.
         """
         pgconn = self._raw.pgconn
-        text, values, types = self._dump(sql, params)
+        text, values, types, formats = dumped
         commands: list[Callable[[], None]] = []
         if (statement := self._find(text, types) or made.get((text, types))) is None:
             statement = made[text, types] = self._new()
@@ -193,7 +282,7 @@ class Statements:
             pgconn.send_query_prepared,
             statement.name,
             values,
-            param_formats=self._dumps.formats,
+            param_formats=formats,
             result_format=Format.BINARY,
         )
         return [*commands, send], statement
@@ -203,11 +292,6 @@ class Statements:
         for key, statement in made.items():
             self._make_room()
             self._prepared[key] = statement
-
-    def _dump(self, sql: str, params: Params) -> tuple[bytes, Sequence[abc.Buffer | None], tuple[int, ...]]:
-        text = parsed(sql)
-        values = self._dumps.dump_sequence(text.values(params), _automatic(text.size))
-        return text.sql, values, self._dumps.types or ()
 
     def _find(self, text: bytes, types: tuple[int, ...]) -> _Prepared | None:
         key = text, types
@@ -269,19 +353,43 @@ class Pipeline:
         self._statements, self._raw = statements, raw
         self._commands: list[Callable[[], None]] = []
         self._awaited: list[Pending | None] = []  # for each command
+        self._changes: list[tuple[Change, Pending]] = []
         self._made: dict[_Key, _Prepared] = {}
+        self._begins = False  # what was added begins a transaction
         self._is_transaction = False
 
     def add(self, sql: str, params: Params) -> Pending:
         """Add a prepared statement and return its result, which is read later."""
-        commands, statement = self._statements.commands(sql, params, self._made)
+        return self._add(self._statements.dump(sql, params))
+
+    def _add(self, dumped: _Dumped) -> Pending:
+        self.add_waiting()
+        commands, statement = self._statements.commands(dumped, self._made)
         pending = Pending(self, statement)
         self._commands += commands
         self._awaited += [None] * (len(commands) - 1) + [pending]
         return pending
 
+    def add_change(self, change: Change) -> None:
+        """Add a change."""
+        self._changes.append((change, self._add(change.statement)))
+
+    def add_waiting(self) -> None:
+        """Add what waits for the next statement. The beginning of a transaction is first."""
+        statements = self._statements
+        if not statements.waiting:
+            return
+        waiting, statements.waiting = statements.waiting, []
+        self._begins = self._raw.pgconn.transaction_status == TransactionStatus.IDLE
+        for text in waiting:
+            if isinstance(text, str):
+                self.add_text(text)
+            else:
+                self.add_change(text)
+
     def add_text(self, text: str) -> None:
         """Add a statement that is not prepared, and whose result does not matter."""
+        self.add_waiting()
         self._commands.append(partial(self._raw.pgconn.send_query_params, text.encode(), None))
         self._awaited.append(None)
 
@@ -303,7 +411,8 @@ class Pipeline:
 
     def forget(self) -> None:
         """Forget what was not sent."""
-        self._commands, self._awaited, self._made = [], [], {}
+        self._commands, self._awaited, self._changes, self._made = [], [], [], {}
+        self._begins = False
 
     def abandon(self) -> None:
         """Forget what was not sent, and roll back if the pipeline has begun a transaction."""
@@ -312,17 +421,16 @@ class Pipeline:
             run_script(self._raw, "ROLLBACK")
 
     def _begin_transaction(self) -> None:
-        raw, statements = self._raw, self._statements
-        if raw.pgconn.transaction_status == TransactionStatus.IDLE:
+        raw = self._raw
+        if raw.pgconn.transaction_status == TransactionStatus.IDLE and not self._begins:
             self._is_transaction = raw.autocommit
-            begins = [text.encode() for text in statements.waiting or [begin_command(raw)]]
-            statements.waiting = []
-            self._commands[:0] = [partial(raw.pgconn.send_query_params, begin, None) for begin in begins]
-            self._awaited[:0] = [None] * len(begins)
+            begin = begin_command(raw).encode()
+            self._commands.insert(0, partial(raw.pgconn.send_query_params, begin, None))
+            self._awaited.insert(0, None)
 
     def _send(self) -> None:
         raw, pgconn = self._raw, self._raw.pgconn
-        commands, awaited, made = deque(self._commands), self._awaited, self._made
+        commands, awaited, changes, made = deque(self._commands), self._awaited, self._changes, self._made
         self.forget()
         commands.append(pgconn.pipeline_sync)
         with raw.lock:
@@ -339,6 +447,10 @@ class Pipeline:
             if pending is not None:
                 pending.result = self._statements.load(pending.statement, result)
         self._statements.keep(made)
+        for change, pending in changes:
+            for inform in (change.check, change.then):
+                if inform is not None:
+                    inform(pending.read())
 
 
 def _leave_pipeline_mode(raw: psycopg.Connection[Any]) -> None:
