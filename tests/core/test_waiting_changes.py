@@ -218,16 +218,20 @@ def test_changes_do_not_outlive_their_connection():
     assert numbers() == []
 
 
-def test_checks_come_before_the_commit():
-    def refuse(result: Any) -> None:
-        raise DatabaseError(f"{result.fetchall()} is wrong")
-
-    with pytest.raises(DatabaseError, match=r"1,.*is wrong"), transaction.atomic():
-        add(1, check=refuse)
+def test_change_that_finds_no_row_is_refused_with_the_commit(round_trips):
+    changed = "UPDATE waiting_things SET n = 99 WHERE n = 9 RETURNING n"
+    set_99 = f"WITH changed AS ({changed}) SELECT 1 / count(*) FROM changed"
+    with pytest.raises(DatabaseError, match="there is no 9"), transaction.atomic():
+        add(1)
+        prepared.change_later(set_99, refusal="there is no 9")
         add(2)
+    assert len(round_trips) == 1  # with the commit
     assert numbers() == []
-    with pytest.raises(DatabaseError, match=r"1,.*is wrong"):
-        add(1, check=refuse)
+    with pytest.raises(DatabaseError, match="there is no 9"):
+        prepared.change_later(set_99, refusal="there is no 9")
+    with pytest.raises(DataError, match="division by zero"), transaction.atomic():
+        prepared.change_later(DIVIDE, [0])
+        prepared.change_later(set_99, refusal="there is no 9")
 
 
 def test_results_arrive_when_the_changes_are_sent():

@@ -121,14 +121,13 @@ def update_row(row: Model, names: Iterable[str], *news: NewEvent) -> None:
     event_values = [value for event in news for value in event.values(row.pk)]
     made = [events.unsaved(event, row.pk) for event in news]
 
-    def check(written: prepared.Result) -> None:
-        rows = written.fetchall()
-        if not rows:
-            raise DatabaseError(f"{type(row).__name__} {row.pk} no longer exists.")
-        for event, pk in zip(made, rows[0][0] or (), strict=True):
+    def identify(result: prepared.Result) -> None:
+        ((pks, _),) = result.fetchall()
+        for event, pk in zip(made, pks or (), strict=True):
             event.pk = pk
 
-    prepared.change_later(statement, [*event_values, *values, row.pk], check=check)
+    gone = f"{type(row).__name__} {row.pk} no longer exists."
+    prepared.change_later(statement, [*event_values, *values, row.pk], then=identify, refusal=gone)
     for event in made:
         events.appended(event)
 
@@ -294,11 +293,12 @@ def _reading(model: type[Model], related: tuple[str, ...]) -> tuple[str, str, li
 def _updating(model: type[Model], names: tuple[str, ...], news: int) -> tuple[str, list[_Writer]]:
     fields: list[Any] = [model._meta.get_field(name) for name in dict.fromkeys(names)]
     columns = ", ".join(f"{_quoted(field)} = %s" for field in fields)
-    with_events = f"WITH appended AS ({events.insert(news)}) " if news else ""
+    with_events = f"appended AS ({events.insert(news)}), " if news else ""
+    changed = f"changed AS (UPDATE {_table(model)} SET {columns} WHERE id = %s RETURNING id)"
     ids = "(SELECT array_agg(id ORDER BY id) FROM appended)" if news else "NULL"
-    return f"{with_events}UPDATE {_table(model)} SET {columns} WHERE id = %s RETURNING {ids}", [
-        _writer(field) for field in fields
-    ]
+    # Refused by PostgreSQL itself if the row is gone, so that the commit need not wait for the result.
+    statement = f"WITH {with_events}{changed} SELECT {ids}, 1 / count(*) FROM changed"
+    return statement, [_writer(field) for field in fields]
 
 
 @functools.cache

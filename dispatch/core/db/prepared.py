@@ -74,27 +74,23 @@ def execute(sql: str, params: Params = None) -> None:
 
 
 def change_later(
-    sql: str,
-    params: Params = None,
-    *,
-    check: Callable[[Result], None] | None = None,
-    then: Callable[[Result], None] | None = None,
+    sql: str, params: Params = None, *, then: Callable[[Result], None] | None = None, refusal: str = ""
 ) -> None:
     """Run a statement with the next one of the transaction, in one round trip; without a transaction, now.
 
-    Its errors are raised then, but inside the same savepoint. `check` gets its result before the commit, and may
-    raise a DatabaseError; `then` gets it as well, and raises nothing.
+    Its errors are raised then, but inside the same savepoint. `then` gets its result, and raises nothing.
+    `refusal`: the text of the DatabaseError if the statement divides by zero, as one does that counts the rows it
+    needs.
     """
     database = _database()
     with database.wrap_database_errors:
-        if not database.in_atomic_block:
-            result = _execute(database, sql, params)
-            for inform in (check, then):
-                if inform is not None:
-                    inform(result if isinstance(result, Result) else result.read())
+        statements = _statements(database)
+        if database.in_atomic_block:
+            database.begin().change_later(sql, _with_offset(params), then, refusal)
             return
-        _statements(database)
-        database.begin().change_later(sql, _with_offset(params), check, then)
+        statements.change_later(sql, _with_offset(params), then, refusal)
+        if statements.pipeline is None:
+            statements.flush()
 
 
 def fetch_later(sql: str, params: Params = None) -> Callable[[], list[tuple[Any, ...]]]:

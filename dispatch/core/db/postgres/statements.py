@@ -99,13 +99,13 @@ class _Dumped(NamedTuple):
 class Change(NamedTuple):
     """A statement that waits for the next one.
 
-    `check` gets its result before the commit, and raises a DatabaseError if it is not as it must be.
-    `then` gets it as well, and raises nothing.
+    `then` gets its result, and raises nothing. `refusal` is the text of the error if the statement divides by zero,
+    as one does that counts the rows it needs.
     """
 
     statement: _Dumped
-    check: Callable[[Result], None] | None
     then: Callable[[Result], None] | None
+    refusal: str
 
 
 class Statements:
@@ -157,21 +157,17 @@ class Statements:
         self.waiting = [*(self.waiting or [begin_command(self._raw)]), *commands]
 
     def change_later(
-        self,
-        sql: str,
-        params: Params,
-        check: Callable[[Result], None] | None,
-        then: Callable[[Result], None] | None,
+        self, sql: str, params: Params, then: Callable[[Result], None] | None, refusal: str
     ) -> None:
-        """Run a statement with the next one of the transaction. `check` and `then` as in `Change`."""
-        change = Change(self.dump(sql, params), check, then)
+        """Run a statement with the next one of the transaction. `then` and `refusal` as in `Change`."""
+        change = Change(self.dump(sql, params), then, refusal)
         if self.pipeline is not None:
             self.pipeline.add_change(change)
         else:
             self.waiting.append(change)
 
     def flush(self, *commands: str) -> None:
-        """Send all that waits, and these commands. Raises psycopg errors, and those of checks."""
+        """Send all that waits, and these commands. Raises psycopg errors."""
         texts = [text for text in self.waiting if isinstance(text, str)]
         if self.pipeline is None and len(texts) == len(self.waiting):
             self.waiting = []
@@ -212,14 +208,11 @@ class Statements:
             self.flush(roll_back)
 
     def commit(self) -> None:
-        """Commit the transaction with the changes that wait. Raises psycopg errors, and those of checks."""
+        """Commit the transaction with the changes that wait. Raises psycopg errors."""
         if self.pipeline is not None:
             self.pipeline.flush()
-        changes = [text for text in self.waiting if isinstance(text, Change)]
-        if any(change.check for change in changes):
-            self.flush()
-        elif changes:
-            self.flush("COMMIT")
+        if any(isinstance(text, Change) for text in self.waiting):
+            self.flush("COMMIT")  # not run after an error
             return
         self.waiting = []  # a transaction without statements
         if self._raw.pgconn.transaction_status != TransactionStatus.IDLE:
@@ -443,14 +436,17 @@ class Pipeline:
                 _leave_pipeline_mode(raw)
         for pending, (result, *_) in zip(awaited, results, strict=False):
             if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-                raise psycopg.errors.error_from_result(result, encoding=raw.info.encoding)
+                error = psycopg.errors.error_from_result(result, encoding=raw.info.encoding)
+                if isinstance(error, psycopg.errors.DivisionByZero):
+                    refusal = next((change.refusal for change, of in changes if of is pending), "")
+                    error = psycopg.DatabaseError(refusal) if refusal else error
+                raise error
             if pending is not None:
                 pending.result = self._statements.load(pending.statement, result)
         self._statements.keep(made)
         for change, pending in changes:
-            for inform in (change.check, change.then):
-                if inform is not None:
-                    inform(pending.read())
+            if change.then is not None:
+                change.then(pending.read())
 
 
 def _leave_pipeline_mode(raw: psycopg.Connection[Any]) -> None:
