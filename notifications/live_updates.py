@@ -23,6 +23,7 @@ from django.db import transaction
 from django.db.models import Max, Q
 
 from dispatch.core import clock, events
+from dispatch.core.db.commit_hooks import JoinedHook
 from dispatch.core.models import Event
 from dispatch.core.redis.client import CHANNELS, CircuitOpen, client
 
@@ -54,19 +55,15 @@ def push_event(event: Event) -> None:
 
     The updates of a transaction are sent together, because a round trip to Redis costs more than a message.
     """
-    if not is_pushed(event):
-        return
-    if (waiting := _waiting_messages()) is not None:
-        waiting.events.append(event)
-    else:
-        transaction.on_commit(_Messages([event]), robust=True)
+    if is_pushed(event):
+        transaction.on_commit(_Updates(event), robust=True)
 
 
-class _Messages:
-    """Live updates that are sent after the commit. A savepoint that is rolled back takes its updates with it."""
+class _Updates(JoinedHook):
+    """Live updates about events of a transaction, which have their primary keys after the commit."""
 
-    def __init__(self, waiting: list[Event]) -> None:
-        self.events = waiting
+    def __init__(self, event: Event) -> None:
+        self.events = [event]
 
     def __call__(self) -> None:
         _send_all(
@@ -76,14 +73,8 @@ class _Messages:
             ]
         )
 
-
-def _waiting_messages() -> _Messages | None:
-    """Return the messages of this transaction and savepoint that wait for the commit, or None."""
-    connection = transaction.get_connection()
-    for savepoints, callback, *_ in reversed(connection.run_on_commit):
-        if isinstance(callback, _Messages):
-            return callback if savepoints == set(connection.savepoint_ids) else None
-    return None
+    def join(self, later: _Updates) -> None:
+        self.events += later.events
 
 
 def is_pushed(event: Event) -> bool:

@@ -100,13 +100,21 @@ def is_usable(account: ProviderAccount) -> bool:
 def record_success(account_id: int) -> None:
     """Record that the provider accepted a request of the account. One statement, which usually matches no row."""
     with transaction.atomic(savepoint=False):
-        for organization_id, name, outage, since in prepared.fetch_all(
-            _SUCCESS, {"id": account_id, "now": clock.now()}
-        ):
+        begin_success(account_id)()
+
+
+def begin_success(account_id: int) -> Callable[[], None]:
+    """Run the statement of `record_success`. Return a function that completes it in the same transaction."""
+    find_rows = prepared.fetch_later(_SUCCESS, {"id": account_id, "now": clock.now()})
+
+    def complete() -> None:
+        for organization_id, name, outage, since in find_rows():
             if outage:
                 _append_end(organization_id, account_id, name, outage, since)
                 for callback in _on_end:
                     callback(organization_id)
+
+    return complete
 
 
 def record_failure(account_id: int, outage: str, reason: str, *, is_certain: bool = False) -> bool:

@@ -47,7 +47,7 @@ class PoolLimits:
 
 def load_pool_limits(pool_id: int) -> PoolLimits | None:
     """Return the current limits, or None while the pool is paused or has no usable number."""
-    usable = {number.limits.id: number for number in sql.usable_numbers(pool_id)}
+    usable = {number.limits.id: number for number in sql.usable_numbers(pool_id)()}
     if not usable:
         return None
     first = next(iter(usable.values()))

@@ -70,13 +70,28 @@ class NoLine(Exception):
         return self.detail or f"no line: {self.reason}"
 
 
+FindNumbers = Callable[[], list[sql.UsableNumber]]
+
+
+def find_numbers(pool: DispatchPool, only: int | None = None) -> FindNumbers:
+    """Return a function for the numbers that `propose_line` chooses from, to read them with other rows."""
+    return sql.usable_numbers(pool.pk, also_resting=only is not None)
+
+
 def propose_line(
-    pool: DispatchPool, purpose: str, holder: str, *, only: int | None = None, waiter: str = ""
+    pool: DispatchPool,
+    purpose: str,
+    holder: str,
+    *,
+    only: int | None = None,
+    waiter: str = "",
+    numbers: FindNumbers | None = None,
 ) -> LineProposal | NoLine:
     """Propose a line of the pool's numbers for `holder`; with `only`, a line of the number with that id.
 
     `holder` may be any text; the same holder gets the same line again. Limits and pauses are current. Redis
-    decides, or Postgres if Redis is unavailable. Call it in the transaction that writes the open call.
+    decides, or Postgres if Redis is unavailable. Call it in the transaction that writes the open call. `numbers`:
+    from `find_numbers`, if this transaction has read them a moment ago.
 
     If no line is free, an urgent call gets the pool's next one before any lead. It waits under the name `waiter`,
     by default its holder: name one if each try has a different holder.
@@ -85,21 +100,26 @@ def propose_line(
     pool's fallback, if any.
     """
     with transaction.atomic(savepoint=False):
-        proposal = _propose(pool, purpose, holder, only, waiter or holder)
+        numbers = numbers or find_numbers(pool, only)
+        proposal = _propose(pool, purpose, holder, only, waiter or holder, numbers())
         if isinstance(proposal, LineProposal) or only is not None or purpose not in URGENT_PURPOSES:
             return proposal
         fallback = account_outages.fallback_of_pool(pool.pk) if proposal.reason in OUTAGE_REASONS else None
         if fallback is None:
             return proposal
-        other = _propose(fallback, purpose, holder, None, waiter or holder)
+        other = _propose(fallback, purpose, holder, None, waiter or holder, find_numbers(fallback)())
         has_numbers = isinstance(other, LineProposal) or other.reason in ("lines_busy", "pool_full")
         return other if has_numbers else proposal
 
 
 def _propose(
-    pool: DispatchPool, purpose: str, holder: str, only: int | None, waiter: str
+    pool: DispatchPool,
+    purpose: str,
+    holder: str,
+    only: int | None,
+    waiter: str,
+    numbers_of_pool: list[sql.UsableNumber],
 ) -> LineProposal | NoLine:
-    numbers_of_pool = sql.usable_numbers(pool.pk, also_resting=only is not None)
     usable = {number.limits.id: number for number in numbers_of_pool}
     if only is not None and usable:
         usable = {only: usable[only]} if only in usable else {}

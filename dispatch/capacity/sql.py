@@ -7,6 +7,7 @@ the slot that it proposes until it ends, and tries the next slot if another sess
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -56,15 +57,19 @@ class UsableNumber:
     is_resting: bool | None = False
 
 
-def usable_numbers(pool_id: int, *, also_resting: bool = False) -> list[UsableNumber]:
-    """Return the usable numbers of a pool with their current limits; none if the pool is paused.
+def usable_numbers(pool_id: int, *, also_resting: bool = False) -> Callable[[], list[UsableNumber]]:
+    """Return a function for the usable numbers of a pool with their current limits; none if the pool is paused.
 
     Numbers that rest are left out unless all of them do, or with `also_resting`.
     """
-    rows = prepared.fetch_all(_USABLE, [clock.now(), pool_id])
-    numbers = [UsableNumber(rules.NumberLimits(*row[:4]), *row[4:]) for row in rows]
-    awake = [number for number in numbers if not number.is_resting]
-    return numbers if also_resting else awake or numbers
+    find_rows = prepared.fetch_later(_USABLE, [clock.now(), pool_id])
+
+    def answer() -> list[UsableNumber]:
+        numbers = [UsableNumber(rules.NumberLimits(*row[:4]), *row[4:]) for row in find_rows()]
+        awake = [number for number in numbers if not number.is_resting]
+        return numbers if also_resting else awake or numbers
+
+    return answer
 
 
 def propose_line(

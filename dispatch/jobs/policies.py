@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,13 @@ class PolicyChain:
 
 def load_chain(organization_id: int, service_type_id: int | None) -> PolicyChain:
     """Load what applies to a job of that service type now; for None, to the organization."""
-    return PolicyChain(*sql.policy_chain(organization_id, service_type_id))
+    return find_chain(organization_id, service_type_id)()
+
+
+def find_chain(organization_id: int, service_type_id: int | None) -> Callable[[], PolicyChain]:
+    """Return a function for what `load_chain` returns. A pipeline does not wait for it."""
+    find = sql.policy_chain(organization_id, service_type_id)
+    return lambda: PolicyChain(*find())
 
 
 def preferences_of(job: Job, skills: Skills) -> Preferences:

@@ -41,6 +41,8 @@ SELECT job_id FROM jobs_offer WHERE job_id = ANY(%s::bigint[]) GROUP BY job_id H
 """
 # A job that waits for a line is polled about every second; a job overdue by this much (seconds) is not polled.
 UNATTENDED_S = 5.0
+# For a job that has no id yet: after those of all others.
+_LAST_ID = 2**63 - 1
 
 # Technicians whose live offer is not pending, whose pending offer is not their live one, whose count of open jobs
 # differs from their assigned jobs, or whose planned times differ from those of these jobs.
@@ -163,12 +165,14 @@ class Skills(NamedTuple):
     minutes: int | None = None
 
 
-def policy_chain(organization_id: int, service_type_id: int | None) -> tuple[list[dict[str, Any]], Skills]:
-    """Return the policies for a service type, most specific first, and its skills."""
+def policy_chain(
+    organization_id: int, service_type_id: int | None
+) -> Callable[[], tuple[list[dict[str, Any]], Skills]]:
+    """Return a function for the policies for a service type, most specific first, and its skills."""
     with prepared.pipeline():
         policies = prepared.fetch_later(_POLICIES, [organization_id, service_type_id])
         skills = prepared.fetch_later(_SKILLS, {"id": service_type_id})
-        return _policy_rows(policies()), _skills_of(skills())
+    return lambda: (_policy_rows(policies()), _skills_of(skills()))
 
 
 def _skills_of(rows: Sequence[Sequence[Any]]) -> Skills:
@@ -345,11 +349,21 @@ def load_readiness(job: Job, now: datetime) -> DispatchReadiness:
         )
 
 
+# The pool for a job, if there is one, and whether another job comes first for its lines.
+_PoolFacts = tuple[DispatchPool | None, bool]
+
+
+def find_pool_of_new_job(job: Job, now: datetime) -> Callable[[], _PoolFacts]:
+    """Return a function for the pool for a job that is not written yet, and has no id before those of others."""
+    find_rows = prepared.fetch_later(_CALL_POOL, {**_pool_parameters(job, now), "id": _LAST_ID})
+    return lambda: _pool_of(find_rows())
+
+
 def readiness_of_new_job(
-    job: Job, now: datetime, ranked: Sequence[Ranked[Nearby]], skills: Skills, quiet: QuietHours
+    pool_facts: _PoolFacts, ranked: Sequence[Ranked[Nearby]], skills: Skills, quiet: QuietHours
 ) -> DispatchReadiness:
-    """Return the facts for the first step of a job that this transaction has created. Loads only the pool."""
-    pool, others_first = _pool_of(prepared.fetch_all(_CALL_POOL, _pool_parameters(job, now)))
+    """Return the facts for the first step of a job that this transaction has created."""
+    pool, others_first = pool_facts
     return DispatchReadiness([CandidateRow.new(one) for one in ranked], [], skills, pool, others_first, quiet)
 
 
@@ -358,8 +372,7 @@ def find_call_pool(job: Job, now: datetime) -> DispatchPool | None:
     return _pool_of(prepared.fetch_all(_CALL_POOL, _pool_parameters(job, now)))[0]
 
 
-def _pool_of(rows: list[Any]) -> tuple[DispatchPool | None, bool]:
-    """Return the pool, if there is one, and whether another job comes first for its lines."""
+def _pool_of(rows: list[Any]) -> _PoolFacts:
     return (DispatchPool(*rows[0][:-1]), rows[0][-1]) if rows else (None, False)
 
 
@@ -418,9 +431,14 @@ ORDER BY rank
 
 
 def remaining_technicians(job: Job) -> list[int]:
-    """Return the technicians without an offer in the current dispatch who never declined, by rank."""
-    rows = prepared.fetch_all(_REMAINING, {"job_id": job.pk, "first_round": job.first_round})
-    return [row[0] for row in rows]
+    """Return the technicians without an offer in the current dispatch who never declined, by rank.
+
+    The list is filled with the next statement of the transaction, or its commit.
+    """
+    remaining: list[int] = []
+    given = {"job_id": job.pk, "first_round": job.first_round}
+    prepared.change_later(_REMAINING, given, then=lambda found: remaining.extend(pk for (pk,) in found.fetchall()))
+    return remaining
 
 
 def silent_offer_calls(limit: int, but: Collection[int] = ()) -> list[int]:

@@ -112,10 +112,14 @@ def find_unlocked(technician_ids: Iterable[int]) -> set[int]:
     return {row[0] for row in rows}
 
 
-def begin_offer(technician_id: int, offer_id: int) -> bool:
-    """Set `offer_id` as the technician's live offer. Return False if they have another live offer. Idempotent."""
+def begin_offer(technician_id: int, offer_id: int) -> None:
+    """Set `offer_id` as the technician's live offer, with the next statement of the transaction. Idempotent.
+
+    A technician with another live offer is not eligible (`lock_unlocked`); it is a DatabaseError then.
+    """
     parameters = {"technician_id": technician_id, "offer_id": offer_id, "now": clock.now()}
-    return bool(prepared.execute_rowcount(sql.OFFER_BEGUN, parameters))
+    refusal = f"Technician {technician_id} has another live offer."
+    prepared.change_later(sql.OFFER_BEGUN, parameters, refusal=refusal)
 
 
 def end_offer(technician_id: int, offer_id: int) -> bool:

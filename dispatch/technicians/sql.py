@@ -107,10 +107,15 @@ ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 """
 
 # Set the live offer, unless the technician has another one.
+# Refused if the technician has another live offer.
 OFFER_BEGUN = """
-UPDATE technicians_technician SET live_offer_id = %(offer_id)s,
-    last_offered_at = CASE WHEN live_offer_id IS NULL THEN %(now)s ELSE last_offered_at END
-WHERE id = %(technician_id)s AND (live_offer_id IS NULL OR live_offer_id = %(offer_id)s)
+WITH begun AS (
+    UPDATE technicians_technician SET live_offer_id = %(offer_id)s,
+        last_offered_at = CASE WHEN live_offer_id IS NULL THEN %(now)s ELSE last_offered_at END
+    WHERE id = %(technician_id)s AND (live_offer_id IS NULL OR live_offer_id = %(offer_id)s)
+    RETURNING id
+)
+SELECT 1 / count(*) FROM begun
 """
 
 # The state of each active technician, independent of a job: the number per state and the first names of each.

@@ -7,8 +7,10 @@ statements run in the transactions of alerts and jobs, which no push may fail.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any
 
+from django.db import transaction
 from django.db.models import Q
 
 from dispatch.core import clock
@@ -101,5 +103,11 @@ def _write(
         "owner": owner, "purpose": purpose, "subject_id": subject_id, "attempt": attempt, "until": until,
         "organization_id": organization_id, "now": clock.now(),
     }  # fmt: skip
-    if prepared.execute_rowcount(statement, values):
+    counts: list[int] = []
+    prepared.change_later(statement, values, then=lambda result: counts.append(result.rowcount))
+    transaction.on_commit(partial(_notify_if_any, counts), robust=True)
+
+
+def _notify_if_any(counts: list[int]) -> None:
+    if any(counts):
         notify_loop(PUSH_LOOP)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
-from django.db import DEFAULT_DB_ALIAS, DatabaseError, connection, connections
+from django.db import DEFAULT_DB_ALIAS, connection, connections
 from django.db.models import (
     BigAutoField,
     BooleanField,
@@ -86,19 +86,37 @@ def fetch_many(
     model: type[M], condition: str, values: Sequence[Any], *related: str, lock: bool = False
 ) -> list[M]:
     """Return the rows `t` for which `condition` (SQL, may end with ORDER BY) holds, as `fetch_one`."""
+    return find_many(model, condition, values, *related, lock=lock)()
+
+
+def find_many(
+    model: type[M], condition: str, values: Sequence[Any], *related: str, lock: bool = False
+) -> Callable[[], list[M]]:
+    """Return a function for what `fetch_many` returns. A pipeline does not wait for it."""
     select, _, parts = _reading(model, related)
     if lock:
         lock_waits.apply_limit()
-    rows = prepared.fetch_all(f"{select} WHERE {condition}{' FOR NO KEY UPDATE OF t' if lock else ''}", values)
-    return [_built(parts, row) for row in rows]
+    statement = f"{select} WHERE {condition}{' FOR NO KEY UPDATE OF t' if lock else ''}"
+    find_rows = prepared.fetch_later(statement, values)
+    return lambda: [_built(parts, row) for row in find_rows()]
 
 
 def fetch_by_pk(model: type[M], pk: int, *related: str, lock: bool = False) -> M:
     """Return the row with this primary key, as `fetch_one`. Raises the model's DoesNotExist."""
-    row = fetch_one(model, "t.id = %s", [pk], *related, lock=lock)
-    if row is None:
-        raise model.DoesNotExist(f"{model.__name__} {pk} does not exist.")  # type: ignore[attr-defined]
-    return row
+    return find_by_pk(model, pk, *related, lock=lock)()
+
+
+def find_by_pk(model: type[M], pk: int, *related: str, lock: bool = False) -> Callable[[], M]:
+    """Return a function for what `fetch_by_pk` returns. A pipeline does not wait for it."""
+    find = find_many(model, "t.id = %s", [pk], *related, lock=lock)
+
+    def answer() -> M:
+        rows = find()
+        if not rows:
+            raise model.DoesNotExist(f"{model.__name__} {pk} does not exist.")  # type: ignore[attr-defined]
+        return rows[0]
+
+    return answer
 
 
 def fetch_changed(model: type[M], change: str, values: Sequence[Any], *related: str) -> M | None:

@@ -69,10 +69,12 @@ def notification_channel() -> str:
 
 def rq_queue(queue_name: str) -> FairQueue:
     """Return the RQ queue with this name, as configured in RQ_QUEUES, on the shared client of the queues."""
-    config = settings.RQ_QUEUES[queue_name]
-    return FairQueue(
-        queue_name, connection=client(QUEUES), serializer=JSONSerializer, default_timeout=config["DEFAULT_TIMEOUT"]
-    )
+    return _queue_on(client(QUEUES), queue_name)
+
+
+def _queue_on(connection: Any, queue_name: str) -> FairQueue:
+    timeout = settings.RQ_QUEUES[queue_name]["DEFAULT_TIMEOUT"]
+    return FairQueue(queue_name, connection=connection, serializer=JSONSerializer, default_timeout=timeout)
 
 
 def _check(queue_name: str, args: tuple[Any, ...]) -> None:
@@ -84,21 +86,21 @@ def _check(queue_name: str, args: tuple[Any, ...]) -> None:
 def _push(
     queue_name: str, seconds: float | None, func_path: str, args: tuple[Any, ...], organization_id: int | None
 ) -> None:
-    queue = rq_queue(queue_name)
     kept: dict[str, Any] = {
         "meta": {} if organization_id is None else {ORGANIZATION: organization_id},
         "result_ttl": settings.RQ_QUEUES[queue_name]["DEFAULT_RESULT_TTL"],
         "failure_ttl": settings.RQ_FAILURE_TTL_S,
     }
     try:
-        if seconds is None or seconds < MIN_DELAY_S:
-            with client(QUEUES).pipeline() as pipe:  # RQ by default makes two round trips to Redis
-                queue.enqueue_call(func_path, args=args, pipeline=pipe, **kept)
-                pipe.execute()
-        else:
-            # RQ's scheduler uses the machine's clock and truncates fractions: round up, or it runs early.
-            due = datetime.fromtimestamp(math.ceil(time.time() + seconds), UTC)
-            queue.enqueue_at(due, func_path, *args, **kept)
+        with client(QUEUES).pipeline() as pipe:  # RQ by default makes two round trips to Redis
+            if seconds is None or seconds < MIN_DELAY_S:
+                rq_queue(queue_name).enqueue_call(func_path, args=args, pipeline=pipe, **kept)
+            else:
+                # RQ's scheduler uses the machine's clock and truncates fractions: round up, or it runs early.
+                due = datetime.fromtimestamp(math.ceil(time.time() + seconds), UTC)
+                # RQ writes the due time on the queue's own connection, even with a pipeline.
+                _queue_on(pipe, queue_name).enqueue_at(due, func_path, *args, pipeline=pipe, **kept)
+            pipe.execute()
     except REDIS_ERRORS as error:
         metrics.enqueue_failures.labels(queue_name).inc()
         log.warning("enqueue_failed", queue=queue_name, func=func_path, error=str(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -22,8 +22,7 @@ from dispatch.core.db.instances import new_instance
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.jobs import policies, rules, sql, technician_messages
 from dispatch.jobs.models import Candidate, Job, Offer
-from dispatch.jobs.policies import PolicyChain
-from dispatch.jobs.rules import CascadePolicy, Ranked
+from dispatch.jobs.rules import CascadePolicy
 from dispatch.jobs.services import ranking, slots, sms, transitions, travel, waits
 from dispatch.jobs.services.transitions import Waiting
 from dispatch.jobs.services.waits import CascadeState
@@ -70,15 +69,13 @@ class FirstStep:
     busy: set[int]
 
 
-def make_first_offer(job: Job, ranked: Sequence[Ranked[Nearby]], chain: PolicyChain) -> FirstStep:
+def make_first_offer(job: Job, readiness: DispatchReadiness) -> FirstStep:
     """Take the first step of a dispatching job that the running transaction has created and ranked.
 
     `offer_next` goes on from there after the commit.
     """
     busy: set[int] = set()
-    now = clock.now()
-    readiness = sql.readiness_of_new_job(job, now, ranked, chain.skills, chain.quiet)
-    return FirstStep(_take_step(job, readiness, busy, now, may_load=False), busy)
+    return FirstStep(_take_step(job, readiness, busy, clock.now(), may_load=False), busy)
 
 
 def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True, first: FirstStep | None = None) -> None:
@@ -236,6 +233,9 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
         else:
             waits.wait_for_line(job, state, none.retry_in_s)
         return _DONE
+    technician_messages.report(offer.technician_id, technician_messages.OFFER, offer.pk, until=offer.expires_at)
+    if policy.offer_by_text:
+        sms.send_offer(offer, job, to_phone=fitness.phone, pool=pool)
     seen = {name: getattr(fitness, name) for name in ("verdict", "reason", "distance_m", "travel_s")}
     if any(getattr(candidate, name) != value for name, value in seen.items()):
         _candidacy(job, candidate).update(**seen)
@@ -314,8 +314,7 @@ def _make_offer(
         **why,
     )
     fast_rows.insert_row(offer, event)
-    if not technicians.begin_offer(technician.technician_id, offer.pk):
-        raise PhoneBusy
+    technicians.begin_offer(technician.technician_id, offer.pk)
     call = telephony.create_call(
         organization=job.organization,
         purpose="offer",
@@ -330,9 +329,6 @@ def _make_offer(
         priority=job.priority,
         waiter=f"job:{job.pk}",
     )
-    technician_messages.report(offer.technician_id, technician_messages.OFFER, offer.pk, until=offer.expires_at)
-    if policy.offer_by_text:
-        sms.send_offer(offer, job, to_phone=technician.phone, pool=pool)
     return offer, call
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -22,14 +22,11 @@ from dispatch.core.runtime.queues import enqueue
 from dispatch.jobs import geocoding, policies, sql, submission_sql
 from dispatch.jobs.geocoding import Location
 from dispatch.jobs.models import CustomerTextKind, Job, Submission
-from dispatch.jobs.policies import PolicyChain
-from dispatch.jobs.rules import Ranked
 from dispatch.jobs.rules.duplicates import address_key
 from dispatch.jobs.services import customer_texts, transitions, travel
 from dispatch.jobs.services.dispatching import FirstStep, make_first_offer, offer_next
 from dispatch.jobs.services.ranking import find_candidates, without_locked, write_ranking
 from dispatch.technicians import road_times
-from dispatch.technicians.services import Nearby
 
 log = structlog.get_logger(__name__)
 
@@ -174,9 +171,9 @@ def _start_at_once(submission_id: int) -> tuple[Job, FirstStep | None] | None:
             )
             if where is None or submission.organization_id in _blocked:
                 raise _NotAtOnce
-            job, ranked, chain = _create_job(submission, where, only_free=False)
+            job, readiness = _create_job(submission, where, only_free=False)
             is_offered = job.status == Job.Status.DISPATCHING
-            return job, make_first_offer(job, ranked, chain) if is_offered else None
+            return job, make_first_offer(job, readiness) if is_offered else None
     except _NotAtOnce:
         return None
     except Exception as error:
@@ -234,8 +231,8 @@ def _make_job(submission: Submission, where: Location | None, *, only_free: bool
 
 def _create_job(
     submission: Submission, where: Location | None, *, only_free: bool
-) -> tuple[Job, Sequence[Ranked[Nearby]], PolicyChain]:
-    """Create the job of a processed submission, with its candidates. Return it, them, and what applies to it."""
+) -> tuple[Job, sql.DispatchReadiness]:
+    """Create the job of a processed submission, with its candidates. Return it, and what its first step needs."""
     job = new_instance(
         Job,
         organization=submission.organization,
@@ -248,7 +245,11 @@ def _create_job(
         next_action_at=clock.now(),
         **{name: getattr(submission, name) for name in _CARRIED},
     )
-    chain = policies.load_chain(job.organization_id, job.service_type_id)
+    with prepared.pipeline():
+        find_chain = policies.find_chain(job.organization_id, job.service_type_id)
+        find_pool = sql.find_pool_of_new_job(job, clock.now())
+        find_text_policy = customer_texts.find_policy(job.organization_id)
+    chain = find_chain()
     with prepared.pipeline():
         pk = fast_rows.reserve_pk(Job)
         find_duplicate = _find_duplicate(job, chain.duplicate_hours)
@@ -263,8 +264,8 @@ def _create_job(
     )
     _append_flag(job)
     write_ranking(job, ranking)
-    customer_texts.inform_customer(job, CustomerTextKind.RECEIVED)
-    return job, ranking.ranked, chain
+    customer_texts.inform_by_policy(job, CustomerTextKind.RECEIVED, find_text_policy())
+    return job, sql.readiness_of_new_job(find_pool(), ranking.ranked, chain.skills, chain.quiet)
 
 
 def _find_duplicate(job: Job, hours: int) -> Callable[[], int | None]:

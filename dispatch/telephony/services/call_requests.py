@@ -42,12 +42,14 @@ from dispatch.telephony.services.calls import (
     PROVIDER,
     append_call_event,
     defer_call,
+    find_locked_call,
     lock_call,
     notify_handler,
     schedule_hang_up,
     transition,
     update_fields,
 )
+from dispatch.telephony.services.spend_caps import CapState
 
 log = structlog.get_logger(__name__)
 
@@ -82,22 +84,22 @@ def place_soon(call: Call) -> None:
     if slot is None:
         return
     with slot:
-        claimed, changed = claim_for_placing(call.pk, in_turn=False)
+        claimed, changed = claim_for_placing(call.pk, known=call)
         if changed and claimed.status == Status.REQUESTING:
             start_request(slot, claimed)
 
 
-def claim_for_placing(call_id: int, *, in_turn: bool = True) -> tuple[Call, bool]:
+def claim_for_placing(call_id: int, *, known: Call | None = None) -> tuple[Call, bool]:
     """Claim a call for its request. `start_request` follows.
 
     Takes a token of the provider's and the pool's rate limit, so that calls are served in the order of their
     claims. Return the call and whether its status moved. If it is `requesting` then, the claimer must request it
     before `send_by`. Raises Call.DoesNotExist.
 
-    `in_turn`: the placer chose the call. Otherwise it is left to the placer if a more urgent one waits for the
-    rate.
+    `known`: the call as it was created, if the placer did not choose it. It is left to the placer if a more urgent
+    one waits for the rate.
     """
-    call, changed = _claim(call_id, in_turn)
+    call, changed = _claim(call_id, known)
     if changed and call.status != Status.REQUESTING:
         notify_handler(call)
     return call, changed
@@ -126,19 +128,27 @@ def record_outcomes(answered: Sequence[AnsweredCall]) -> list[Call]:
     ordered = sorted(answered, key=lambda answer: answer.call_id)  # so that two batches never deadlock
     limit = limit_lock_waits(lock_waits.LOOP_S) if len(ordered) > 1 else nullcontext()
     with limit, limited_transaction(defers_fsync=True):
-        calls = [_write_outcome(answer.call_id, answer.outcome) for answer in ordered]
-        for answer in sorted(ordered, key=lambda answer: answer.account_id):
-            report_outcome(answer.account_id, answer.outcome)
+        by_account = sorted(ordered, key=lambda answer: answer.account_id)
+        with prepared.pipeline():  # locks the calls, then their accounts
+            find_calls = [find_locked_call(answer.call_id) for answer in ordered]
+            reports = [begin_report(answer.account_id, answer.outcome) for answer in by_account]
+        calls = [_write_outcome(find(), answer.outcome) for find, answer in zip(find_calls, ordered, strict=True)]
+        for complete_report in reports:
+            complete_report()
     fault_injection.crash_point("telephony.place.written")
     for call in calls:
         notify_handler(call)
     return calls
 
 
-def _claim(call_id: int, in_turn: bool) -> tuple[Call, bool]:
+def _claim(call_id: int, known: Call | None) -> tuple[Call, bool]:
     """Move the call from created to requesting if nothing forbids it. Return it and whether its status moved."""
     with transaction.atomic():
-        call = lock_call(call_id, "account", "number", "pool", "organization")
+        with prepared.pipeline():
+            find_call = find_locked_call(call_id, "account", "number", "pool", "organization")
+            must_wait = sql.waits_before(known, clock.now()) if known else None
+            find_cap = _find_cap(known) if known else None
+        call = find_call()
         if call.status != Status.CREATED:
             return call, False
         now = clock.now()
@@ -156,11 +166,9 @@ def _claim(call_id: int, in_turn: bool) -> tuple[Call, bool]:
         if is_paused or not (call.account.is_active and call.organization.is_active):
             defer_call(call, now + PAUSED_RETRY)
             return call, False
-        with prepared.pipeline():
-            must_wait = None if in_turn else sql.waits_before(call, now)
-            cap = spend_caps.find_state(call.organization_id, price_sql.CALLS, call.purpose)
         if must_wait is not None and must_wait():
             return call, False
+        cap = (find_cap or _find_cap(call))()
         if cap.hold:
             return call, transition(call, Status.NOT_PLACED, error_message=str(cap.hold))
         wait_s = rate_limits.take_request_token(call.account, call.pool)
@@ -174,6 +182,10 @@ def _claim(call_id: int, in_turn: bool) -> tuple[Call, bool]:
             )
         send_by = min(now + timedelta(seconds=settings.CALL_SEND_WINDOW_S), call.place_by)
         return call, transition(call, Status.REQUESTING, requested_at=now, send_by=send_by)
+
+
+def _find_cap(call: Call) -> Callable[[], CapState]:
+    return spend_caps.find_state(call.organization_id, price_sql.CALLS, call.purpose)
 
 
 def _prepare(call: Call) -> Callable[[], Coroutine[Any, Any, AnsweredCall]]:
@@ -234,14 +246,13 @@ def record_outcome(call_id: int, outcome: Outcome) -> Call:
     """
     with transaction.atomic():
         prepared.defer_fsync()
-        call = _write_outcome(call_id, outcome)
+        call = _write_outcome(lock_call(call_id), outcome)
         report_outcome(call.account_id, outcome)
     return call
 
 
-def _write_outcome(call_id: int, outcome: Outcome) -> Call:
-    """Write the outcome. Runs in the caller's transaction."""
-    call = lock_call(call_id)
+def _write_outcome(call: Call, outcome: Outcome) -> Call:
+    """Write the outcome of a locked call. Runs in the caller's transaction."""
     if isinstance(outcome, Submitted):
         _record_submission(call, outcome)
     elif isinstance(outcome, RateLimited):
@@ -270,11 +281,20 @@ def report_outcome(account_id: int, outcome: Outcome) -> None:
 
     A provider that only this host does not reach is not the account's failure. The requests of other hosts go on.
     """
+    begin_report(account_id, outcome)()
+
+
+def begin_report(account_id: int, outcome: Outcome) -> Callable[[], None]:
+    """Run the statement of `report_outcome` for a success. Return a function that does the rest."""
+    if isinstance(outcome, Submitted) or (isinstance(outcome, Rejected) and outcome.permanent):
+        return account_outages.begin_success(account_id)  # a refusal of one number also proves that it works
+    return partial(_report_failure, account_id, outcome)
+
+
+def _report_failure(account_id: int, outcome: Rejected | RateLimited | Unknown) -> None:
     if is_unanswered(outcome) and reachability.process.may_be_cut_off(PLACER):
         return
-    if isinstance(outcome, Submitted) or (isinstance(outcome, Rejected) and outcome.permanent):
-        account_outages.record_success(account_id)  # a refusal of one number also proves that the account works
-    elif is_unanswered(outcome):
+    if is_unanswered(outcome):
         account_outages.record_failure(account_id, account_outages.Outage.NO_ANSWER, outcome.reason)
     elif isinstance(outcome, Rejected) and outcome.kind in ("configuration", "permission"):
         account_outages.record_failure(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -59,7 +60,8 @@ def create_call(
     phone = str(to_phone)
     with prepared.pipeline():
         find_conflicts = sql.conflicting_calls(organization.pk, phone, purpose, subject_id, attempt)
-        hold = spend_caps.find_hold(organization.pk, price_sql.CALLS, purpose)
+        find_cap = spend_caps.find_state(organization.pk, price_sql.CALLS, purpose)
+        numbers: line_leases.FindNumbers | None = line_leases.find_numbers(pool, number.pk if number else None)
     conflicts = find_conflicts()
     if not any(is_same for _, is_same in conflicts) and (
         reason := rules.why_not_callable(phone, organization.allowed_countries)
@@ -67,11 +69,14 @@ def create_call(
         raise CallNotAllowed(reason)
     if conflicts:
         return _same_attempt(conflicts)
-    if hold:
+    if hold := find_cap().hold:
         raise NoLine.because(spend_caps.REASON, str(hold))
     holder = holder_of(purpose, subject_id, attempt)
     for _ in range(PROPOSALS):
-        line = line_leases.propose_line(pool, purpose, holder, only=number.pk if number else None, waiter=waiter)
+        line = line_leases.propose_line(
+            pool, purpose, holder, only=number.pk if number else None, waiter=waiter, numbers=numbers
+        )
+        numbers = None  # read again for the next proposal
         if isinstance(line, NoLine):
             raise line
         now = clock.now()
@@ -140,7 +145,12 @@ PROVIDER = Actor("provider", None, "Phone provider")
 
 def lock_call(call_id: int, *related: str) -> Call:
     """Return the call locked until the end of the transaction, with `related` rows. Raises Call.DoesNotExist."""
-    return fast_rows.fetch_by_pk(Call, call_id, *related, lock=True)
+    return find_locked_call(call_id, *related)()
+
+
+def find_locked_call(call_id: int, *related: str) -> Callable[[], Call]:
+    """Return a function for what `lock_call` returns. A pipeline does not wait for it."""
+    return fast_rows.find_by_pk(Call, call_id, *related, lock=True)
 
 
 def append_call_event(call: Call, verb: str, actor: Actor = SYSTEM, **data: Any) -> None:

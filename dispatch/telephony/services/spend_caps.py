@@ -15,7 +15,7 @@ or until the cap is raised or removed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -94,17 +94,20 @@ class CapState(NamedTuple):
 
 def find_hold(organization_id: int, source: Source, purpose: str = "") -> Hold | None:
     """Return why a call or text of the purpose must wait now, or None. Reserves nothing: see `reserve`."""
-    return find_state(organization_id, source, purpose).hold
+    return find_state(organization_id, source, purpose)().hold
 
 
-def find_state(organization_id: int, source: Source, purpose: str = "") -> CapState:
-    """Return the state of the cap for a call or text. Without a cap, there is nothing to `reserve`."""
+def find_state(organization_id: int, source: Source, purpose: str = "") -> Callable[[], CapState]:
+    """Return a function for the state of the cap for calls or texts. Without it, there is nothing to `reserve`."""
     if source is price_sql.CALLS and purpose in EXEMPT:
-        return CapState(False)
+        return lambda: CapState(False)
     average = "text_average" if source.is_text else "call_average"
-    for amount, currency, day, spent, is_stopped, price, zone in prepared.fetch_all(
-        _HELD.format(average=average), {"organization": organization_id}
-    ):
+    find_rows = prepared.fetch_later(_HELD.format(average=average), {"organization": organization_id})
+    return lambda: _state_of(find_rows(), source)
+
+
+def _state_of(rows: Sequence[Sequence[Any]], source: Source) -> CapState:
+    for amount, currency, day, spent, is_stopped, price, zone in rows:
         if day != _local_day(zone):
             return CapState(True)  # counted from zero by the next claim
         if is_stopped or not _fitting(amount - spent, _estimate(source, price), 1):

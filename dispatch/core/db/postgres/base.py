@@ -13,6 +13,7 @@ from __future__ import annotations
 import select
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import psycopg
@@ -24,6 +25,7 @@ from psycopg_pool import ConnectionPool, PoolTimeout
 
 from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.db import pooler, session_limits
+from dispatch.core.db.commit_hooks import joined
 from dispatch.core.db.postgres import former_primary
 from dispatch.core.db.postgres.statements import Statements, run_script
 
@@ -188,6 +190,20 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _close(self) -> None:
         self._forget_statements()  # a pool may hand out the connection again
         super()._close()  # type: ignore[misc]
+
+    def on_commit(self, func: Callable[[], object], robust: bool = False) -> None:
+        """Run `func` after the commit. If it is `robust`, its exceptions are logged.
+
+        Django logs them under the name of a function, which a partial or an object does not have.
+        """
+        if robust and not hasattr(func, "__qualname__"):
+            func.__qualname__ = repr(func)
+        super().on_commit(func, robust)
+
+    def run_and_clear_commit_hooks(self) -> None:
+        """Run the hooks of the transaction, the joined ones once."""
+        self.run_on_commit = joined(self.run_on_commit)
+        super().run_and_clear_commit_hooks()
 
     def _forget_statements(self) -> None:
         if self.connection is not None:

@@ -99,8 +99,8 @@ class _Dumped(NamedTuple):
 class Change(NamedTuple):
     """A statement that waits for the next one.
 
-    `then` gets its result, and raises nothing. `refusal` is the text of the error if the statement divides by zero,
-    as one does that counts the rows it needs.
+    `then` gets its result, and raises nothing. `refusal` is the text of the error if the statement divides by
+    zero, as one does that counts the rows it needs.
     """
 
     statement: _Dumped
@@ -156,9 +156,7 @@ class Statements:
         """Begin a transaction with its next statement, and run these commands in it first."""
         self.waiting = [*(self.waiting or [begin_command(self._raw)]), *commands]
 
-    def change_later(
-        self, sql: str, params: Params, then: Callable[[Result], None] | None, refusal: str
-    ) -> None:
+    def change_later(self, sql: str, params: Params, then: Callable[[Result], None] | None, refusal: str) -> None:
         """Run a statement with the next one of the transaction. `then` and `refusal` as in `Change`."""
         change = Change(self.dump(sql, params), then, refusal)
         if self.pipeline is not None:
