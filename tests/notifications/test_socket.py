@@ -299,7 +299,7 @@ def test_events_of_a_transaction_are_sent_together_without_those_rolled_back(our
         events.append(organization_id, "offer.made", 70, job_id=7)
         events.append(organization_id, "offer.declined", 70, job_id=7)
     events.append(organization_id, "job.assigned", 7)
-    assert sent == [["job.paused"], ["job.resumed"], ["offer.made", "offer.declined"], ["job.assigned"]]
+    assert sent == [["job.paused", "job.resumed", "offer.made", "offer.declined"], ["job.assigned"]]
 
 
 def test_events_missed_come_after_joining_and_a_lost_hint_is_made_good(app_url, ours, monkeypatch, settings):
