@@ -194,6 +194,56 @@ def test_statements_of_the_orm_follow_the_changes():
     assert numbers() == [1, 2, 3, 4, 5]
 
 
+def test_changes_of_a_pipeline_are_sent_with_the_next_statement_or_the_commit(round_trips):
+    with transaction.atomic():
+        with prepared.pipeline():
+            add(1)
+            found = prepared.fetch_later(ALL)
+            add(2)
+            assert found() == [(1,)]
+            add(3)
+        assert len(round_trips) == 1
+    assert len(round_trips) == 2
+    assert numbers() == [1, 2, 3]
+    round_trips.clear()
+    with transaction.atomic(), prepared.pipeline():
+        add(4)
+    assert len(round_trips) == 1
+    with transaction.atomic(), prepared.pipeline():
+        prepared.fetch_later(ALL)
+        add(5)
+    assert len(round_trips) == 3
+    assert numbers() == [1, 2, 3, 4, 5]
+
+
+def test_changes_of_a_pipeline_that_fails_are_not_sent():
+    with transaction.atomic():
+        add(1)
+        with pytest.raises(RuntimeError), prepared.pipeline():
+            add(2)
+            raise RuntimeError
+        add(3)
+    assert numbers() == [1, 3]
+    with transaction.atomic():
+        with pytest.raises(RuntimeError), prepared.pipeline():
+            add(4)
+            raise RuntimeError
+        add(5)
+    assert numbers() == [1, 3, 5]
+    with pytest.raises(DataError), transaction.atomic(), prepared.pipeline():
+        add(6)
+        prepared.fetch_all(DIVIDE, [0])
+    assert numbers() == [1, 3, 5]
+
+
+def test_changes_of_a_pipeline_outside_a_transaction_are_sent_at_its_end():
+    with prepared.pipeline():
+        add(1)
+        prepared.execute("SELECT 1")
+    assert numbers() == [1]
+    assert connection.connection.info.transaction_status == TransactionStatus.IDLE
+
+
 def test_statements_of_an_open_cursor_follow_the_changes():
     with connection.cursor() as cursor, transaction.atomic():
         add(1)
@@ -241,6 +291,8 @@ def test_results_arrive_when_the_changes_are_sent():
         assert found == []
         with prepared.pipeline():
             add(2, then=lambda result: found.append(result.fetchall()))
+        assert found == []
+        numbers()
         assert found == [[(1,)], [(2,)]]
         add(3, then=lambda result: found.append(result.fetchall()))
     add(4, then=lambda result: found.append(result.fetchall()))

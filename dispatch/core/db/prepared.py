@@ -16,7 +16,7 @@ import psycopg
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from dispatch.core import clock
-from dispatch.core.db.postgres.statements import Pending, Result, Statements, run_script
+from dispatch.core.db.postgres.statements import Change, Pending, Result, Statements, run_script
 
 # The database's clock, shifted like the tests' clock.
 DB_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s::float8))"
@@ -78,6 +78,8 @@ def change_later(
 ) -> None:
     """Run a statement with the next one of the transaction, in one round trip; without a transaction, now.
 
+    Neither does the end of a pipeline send it, but the next statement, or the commit.
+
     Its errors are raised then, but inside the same savepoint. `then` gets its result, and raises nothing.
     `refusal`: the text of the DatabaseError if the statement divides by zero, as one does that counts the rows it
     needs.
@@ -85,11 +87,13 @@ def change_later(
     database = _database()
     with database.wrap_database_errors:
         statements = _statements(database)
+        change = Change(statements.dump(sql, _with_offset(params)), then, refusal)
         if database.in_atomic_block:
-            database.begin().change_later(sql, _with_offset(params), then, refusal)
-            return
-        statements.change_later(sql, _with_offset(params), then, refusal)
-        if statements.pipeline is None:
+            database.begin().change_later(change)
+        elif statements.pipeline is not None:
+            statements.pipeline.add_change(change)
+        else:
+            statements.change_later(change)
             statements.flush()
 
 

@@ -12,7 +12,7 @@ from psycopg.types.json import Jsonb
 from dispatch.core import clock
 from dispatch.core.db import prepared
 from dispatch.core.db.instances import new_instance
-from dispatch.core.db.prepared import EVENTS, execute, integers, texts
+from dispatch.core.db.prepared import EVENTS, integers, texts
 from dispatch.core.models import Event
 
 
@@ -149,7 +149,10 @@ FROM unnest(%(organizations)s::bigint[], %(kinds)s::text[], %(subjects)s::bigint
 
 
 def append_many(items: Sequence[EventRow], *, actor: Actor = SYSTEM) -> None:
-    """Append events in order with one statement. Like `append`, call it inside the transaction of the changes."""
+    """Append events in order with one statement, which is sent with the next one, or the commit.
+
+    Like `append`, call it inside the transaction of the changes.
+    """
     if not items:
         return
     given = {
@@ -159,4 +162,4 @@ def append_many(items: Sequence[EventRow], *, actor: Actor = SYSTEM) -> None:
         "data": texts(item.data if isinstance(item.data, str) else json.dumps(item.data) for item in items),
     }
     who = {"actor_type": actor.type, "actor_id": actor.id, "actor_label": actor.label[:120]}
-    execute(_APPEND_MANY, {**given, **who, "now": clock.now()})
+    prepared.change_later(_APPEND_MANY, {**given, **who, "now": clock.now()})

@@ -47,10 +47,10 @@ def _event_of(call: ReportedCall, verb: str, **details: object) -> EventRow:
 
 
 def update(calls: Sequence[ReportedCall], now: datetime) -> None:
-    """Write the calls. Their moments that have come are `now`."""
+    """Write the calls, with the next statement. Their moments that have come are `now`."""
     if not calls:
         return
-    prepared.execute(
+    prepared.change_later(
         report_sql.UPDATE_CALLS,
         {
             "ids": prepared.integers(call.pk for call in calls),

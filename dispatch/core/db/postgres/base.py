@@ -144,10 +144,11 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def begin(self) -> Statements:
         """Return the connection's statements, of which the next begins the transaction, unless it has begun."""
         raw, statements = self.connection, Statements.of(self.connection)
+        pipeline = statements.pipeline
         if (
             not raw.autocommit
             and not statements.waiting
-            and statements.pipeline is None  # it begins the transaction itself
+            and (pipeline is None or pipeline.is_empty)  # a pipeline begins its transaction itself
             and raw.pgconn.transaction_status == TransactionStatus.IDLE
         ):
             statements.begin()

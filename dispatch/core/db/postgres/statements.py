@@ -156,13 +156,11 @@ class Statements:
         """Begin a transaction with its next statement, and run these commands in it first."""
         self.waiting = [*(self.waiting or [begin_command(self._raw)]), *commands]
 
-    def change_later(self, sql: str, params: Params, then: Callable[[Result], None] | None, refusal: str) -> None:
-        """Run a statement with the next one of the transaction. `then` and `refusal` as in `Change`."""
-        change = Change(self.dump(sql, params), then, refusal)
+    def change_later(self, change: Change) -> None:
+        """Run a change with the next statement of the transaction, which has begun or begins with what waits."""
+        self.waiting.append(change)
         if self.pipeline is not None:
-            self.pipeline.add_change(change)
-        else:
-            self.waiting.append(change)
+            self.pipeline.left_waiting.append(change)
 
     def flush(self, *commands: str) -> None:
         """Send all that waits, and these commands. Raises psycopg errors."""
@@ -176,7 +174,10 @@ class Statements:
         pipeline.add_waiting()
         for command in commands:
             pipeline.add_text(command)
-        pipeline.flush()
+        if pipeline is self.pipeline:
+            pipeline.flush()
+        else:
+            pipeline.end()
 
     def savepoint(self, create: str) -> None:
         """Make a savepoint: with the next statement, unless changes wait, whose errors do not belong inside it."""
@@ -348,6 +349,7 @@ class Pipeline:
         self._made: dict[_Key, _Prepared] = {}
         self._begins = False  # what was added begins a transaction
         self._is_transaction = False
+        self.left_waiting: list[Change] = []  # for a later statement, or the commit
 
     def add(self, sql: str, params: Params) -> Pending:
         """Add a prepared statement and return its result, which is read later."""
@@ -367,16 +369,19 @@ class Pipeline:
 
     def add_waiting(self) -> None:
         """Add what waits for the next statement. The beginning of a transaction is first."""
-        statements = self._statements
-        if not statements.waiting:
-            return
-        waiting, statements.waiting = statements.waiting, []
-        self._begins = self._raw.pgconn.transaction_status == TransactionStatus.IDLE
+        waiting, self._statements.waiting = self._statements.waiting, []
         for text in waiting:
+            if text == begin_command(self._raw):
+                self._begins = True
             if isinstance(text, str):
                 self.add_text(text)
             else:
                 self.add_change(text)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether nothing is to be sent."""
+        return not self._commands
 
     def add_text(self, text: str) -> None:
         """Add a statement that is not prepared, and whose result does not matter."""
@@ -408,6 +413,8 @@ class Pipeline:
     def abandon(self) -> None:
         """Forget what was not sent, and roll back if the pipeline has begun a transaction."""
         self.forget()
+        forgotten = {id(change) for change in self.left_waiting}
+        self._statements.waiting = [text for text in self._statements.waiting if id(text) not in forgotten]
         if self._is_transaction and self._raw.pgconn.status == ConnStatus.OK:
             run_script(self._raw, "ROLLBACK")
 
