@@ -15,7 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 from django.db import connection
@@ -23,10 +23,12 @@ from django.db import connection
 from dispatch.core.redis.client import client
 from tests.benchmarks import Result, jobs_ground
 from tests.benchmarks.jobs_site import OURS, Site, running
+from tests.benchmarks.measuring import median_and_spread
 from tests.benchmarks.processes import cpu_s, kinds_of
 from tests.benchmarks.whole_counts import statements
 
 SETTLE_S, IDLE_S, COUNTED_S = 15.0, 30.0, 20.0
+RUNS = 3
 DETAIL = bool(os.environ.get("BENCH_IDLE_DETAIL"))
 
 
@@ -43,7 +45,30 @@ def run() -> Iterator[Result]:
 
 
 def cpu(site: Site) -> Iterator[Result]:
-    """CPU time and voluntary context switches of every kind of process."""
+    """CPU time and voluntary context switches of every kind of process, the medians of several spans."""
+    spans = [_span(site) for _ in range(RUNS)]
+    shares = [{kind: 100 * seconds / IDLE_S for kind, seconds in span.cpu_s.items()} for span in spans]
+    total = [sum(kinds.values()) for kinds in shares]
+    yield from median_and_spread("idle, all processes", total, "% of a core", "<= 3")
+    for kind in shares[0]:
+        yield from median_and_spread(f"  of which {kind}", [one[kind] for one in shares], "% of a core")
+    sessions = [100 * span.sessions_s / IDLE_S for span in spans]
+    yield from median_and_spread("  of which PostgreSQL's sessions", sessions, "% of a core")
+    woken = [{kind: count / IDLE_S for kind, count in span.woken.items()} for span in spans]
+    yield from median_and_spread("wake-ups", [sum(one.values()) for one in woken], "a second")
+    for kind in woken[0]:
+        yield from median_and_spread(f"  of which {kind}", [one[kind] for one in woken], "a second")
+
+
+class _Span(NamedTuple):
+    """What idle processes took, by kind; PostgreSQL's sessions are part of its CPU time."""
+
+    cpu_s: dict[str, float]
+    sessions_s: float
+    woken: dict[str, float]
+
+
+def _span(site: Site) -> _Span:
     before, began, sessions = switches(site), pids(site), session_cpu_s()
     with site.meter_ours() as meter:
         time.sleep(IDLE_S)
@@ -55,14 +80,7 @@ def cpu(site: Site) -> Iterator[Result]:
             for name, after in switches(site).items()
         }
     )
-    kinds = kinds_of(meter.spent)
-    yield Result("idle, all processes", 100 * sum(kinds.values()) / IDLE_S, "% of a core", "<= 3")
-    for kind, seconds in kinds.items():
-        yield Result(f"  of which {kind}", 100 * seconds / IDLE_S, "% of a core")
-    yield Result("  of which PostgreSQL's sessions", 100 * in_sessions / IDLE_S, "% of a core")
-    yield Result("wake-ups", sum(woken.values()) / IDLE_S, "a second")
-    for kind, count in woken.items():
-        yield Result(f"  of which {kind}", count / IDLE_S, "a second")
+    return _Span(kinds_of(meter.spent), in_sessions, woken)
 
 
 def session_cpu_s() -> dict[int, float]:

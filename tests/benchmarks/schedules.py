@@ -33,7 +33,7 @@ from dispatch.schedules.models import SHARDS
 from dispatch.schedules.services import schedules
 from dispatch.schedules.services.executor import find_due_ids
 from tests.benchmarks import Result
-from tests.benchmarks.measuring import percentile
+from tests.benchmarks.measuring import median_and_spread, percentile
 from tests.benchmarks.noop_kind import KIND, MODULE, NAME
 from tests.support import factories
 from tests.support.processes import environment
@@ -42,6 +42,7 @@ from tests.support.waiting import wait_until
 AT_ONCE = 100_000
 STORED = int(os.environ.get("BENCH_STORED", "1000000"))
 PUNCTUAL, OVER_S = 500, 10.0
+RUNS = 3
 QUEUE = f"dispatch-{NAME}-queue"
 
 
@@ -64,7 +65,13 @@ def run() -> Iterator[Result]:
 
 
 def _all_at_once(organization: Organization, among: int) -> Iterator[Result]:
-    first, last = _store(organization, AT_ONCE, name=f"at once among {among}")
+    rates = [_all_at_once_rate(organization, f"at once among {among}, {run}") for run in range(RUNS)]
+    name = f"{AT_ONCE:,} runs due at once among {among:,}, recorded"
+    yield from median_and_spread(name, rates, "runs/s", ">= 5000")
+
+
+def _all_at_once_rate(organization: Organization, name: str) -> float:
+    first, last = _store(organization, AT_ONCE, name=name)
     with _site():
         due = _bring_forward(first, last, timedelta(seconds=60))
         wait_until(lambda: not _has_open(first, last), 600, lambda: f"{_left(first, last)} are left", interval=0.1)
@@ -74,15 +81,21 @@ def _all_at_once(organization: Organization, among: int) -> Iterator[Result]:
         first, last,
     )  # fmt: skip
     assert count == AT_ONCE, f"{count} of {AT_ONCE} succeeded"
-    seconds = (ended - due).total_seconds()
-    yield Result(f"{AT_ONCE:,} runs due at once among {among:,}, recorded", AT_ONCE / seconds, "runs/s", ">= 5000")
+    return AT_ONCE / float((ended - due).total_seconds())
 
 
 def _punctual(organization: Organization) -> Iterator[Result]:
     """Due one by one, at random moments of ten seconds."""
+    found = [_punctual_lags(organization, random.Random(7 + run)) for run in range(RUNS)]
+    among = f"{PUNCTUAL} runs over {OVER_S:.0f} s among {STORED:,}"
+    for title, share, target in (("median", 0.5, "<= 50"), ("99th percentile", 0.99, "<= 250")):
+        values = [percentile(lags, share) for lags in found]
+        yield from median_and_spread(f"trigger to worker, {title}, {among}", values, "ms", target)
+
+
+def _punctual_lags(organization: Organization, chance: random.Random) -> list[float]:
     with _site():
         start = clock.now() + timedelta(seconds=20)  # the runs must not start before they have their moments
-        chance = random.Random(7)
         moments = [start + timedelta(seconds=chance.uniform(0, OVER_S)) for _ in range(PUNCTUAL)]
         first = _last_id() + 1
         schedules.create_schedules(
@@ -109,9 +122,7 @@ def _punctual(organization: Organization) -> Iterator[Result]:
         lags = [float(row[0]) for row in cursor.fetchall()]
     assert len(lags) == PUNCTUAL
     assert lags[0] >= 0, "one started early"
-    among = f"{PUNCTUAL} runs over {OVER_S:.0f} s among {STORED:,}"
-    yield Result(f"trigger to worker, median, {among}", percentile(lags, 0.5), "ms", "<= 50")
-    yield Result(f"trigger to worker, 99th percentile, {among}", percentile(lags, 0.99), "ms", "<= 250")
+    return lags
 
 
 def _question_ms() -> float:
