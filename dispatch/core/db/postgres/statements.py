@@ -13,8 +13,8 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,7 +23,7 @@ import psycopg
 from psycopg import abc, generators
 from psycopg.adapt import Loader, PyFormat, Transformer
 from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
-from psycopg.pq.abc import PGresult
+from psycopg.pq.abc import PGconn, PGresult
 
 # The statement that was used least recently is deallocated when a connection has more than this.
 MAX_PREPARED = 500
@@ -428,15 +428,15 @@ class Pipeline:
 
     def _send(self) -> None:
         raw, pgconn = self._raw, self._raw.pgconn
-        commands, awaited, changes, made = deque(self._commands), self._awaited, self._changes, self._made
+        commands, awaited, changes, made = self._commands, self._awaited, self._changes, self._made
         self.forget()
-        commands.append(pgconn.pipeline_sync)
         with raw.lock:
             pgconn.enter_pipeline_mode()
             try:
-                results = raw.wait(generators.pipeline_communicate(pgconn, commands))
-                while len(results) <= len(awaited):
-                    results.append(raw.wait(generators.fetch_many(pgconn)))
+                for command in commands:
+                    command()  # the driver's pipelines would send each separately, with a system call of its own
+                pgconn.pipeline_sync()
+                results = raw.wait(_communicate(pgconn, len(commands) + 1))
             finally:
                 _leave_pipeline_mode(raw)
         for pending, (result, *_) in zip(awaited, results, strict=False):
@@ -452,6 +452,15 @@ class Pipeline:
         for change, pending in changes:
             if change.then is not None:
                 change.then(pending.read())
+
+
+def _communicate(pgconn: PGconn, count: int) -> Generator[Any, Any, list[list[PGresult]]]:
+    """Send what was written, and wait for so many results, of which the last is that of the synchronization."""
+    yield from generators.send(pgconn)
+    results = []
+    for _ in range(count):
+        results.append((yield from generators.fetch_many(pgconn)))
+    return results
 
 
 def _leave_pipeline_mode(raw: psycopg.Connection[Any]) -> None:
