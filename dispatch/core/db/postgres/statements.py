@@ -434,7 +434,7 @@ class Pipeline:
             pgconn.enter_pipeline_mode()
             try:
                 for command in commands:
-                    command()  # the driver's pipelines would send each separately, with a system call of its own
+                    command()  # the driver would send each with a separate system call
                 pgconn.pipeline_sync()
                 results = raw.wait(_communicate(pgconn, len(commands) + 1))
             finally:
@@ -455,7 +455,7 @@ class Pipeline:
 
 
 def _communicate(pgconn: PGconn, count: int) -> Generator[Any, Any, list[list[PGresult]]]:
-    """Send what was written, and wait for so many results, of which the last is that of the synchronization."""
+    """Send what was written, and wait for `count` results. The last one is that of the synchronization."""
     yield from generators.send(pgconn)
     results = []
     for _ in range(count):
