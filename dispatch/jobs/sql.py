@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
@@ -408,6 +408,20 @@ WHERE c.job_id = %(job_id)s::bigint AND c.technician_id = v.technician_id
 def update_candidates(job: Job, checked: Sequence[Ranked[Nearby]]) -> None:
     """Update the eligibility and the score of existing candidates, who keep their rank."""
     prepared.change_later(_UPDATE_CANDIDATES, {"job_id": job.pk, **_candidate_arrays(checked)})
+
+
+_DEFER_CANDIDATES = """
+UPDATE jobs_candidate c SET verdict = 'deferred', reason = v.reason
+FROM unnest(%(technicians)s::bigint[], %(reasons)s::text[]) AS v (technician_id, reason)
+WHERE c.job_id = %(job_id)s::bigint AND c.technician_id = v.technician_id
+"""
+
+
+def defer_candidates(job: Job, reasons: Mapping[int, str]) -> None:
+    """Defer these technicians, each with the reason for dispatchers, with the next statement."""
+    if reasons:
+        given = {"technicians": prepared.integers(reasons), "reasons": prepared.texts(reasons.values())}
+        prepared.change_later(_DEFER_CANDIDATES, {"job_id": job.pk, **given})
 
 
 def _candidate_arrays(candidates: Sequence[Ranked[Nearby]]) -> dict[str, str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from zoneinfo import ZoneInfo
 
@@ -179,6 +180,26 @@ def lock_unlocked(
     return _find_one(sql.ONE_UNLOCKED, technician_id, organization, place, radius_m, skill_ids, ranked, during)
 
 
+def find_busy(
+    ranked: Mapping[int, tuple[int, int | None]],
+    lat: float,
+    lng: float,
+    *,
+    radius_m: int,
+    skill_ids: Iterable[int],
+    organization: Organization,
+    during: JobTime | None = None,
+) -> list[Nearby]:
+    """Return those of these technicians who have another offer, and no other obstacle, at this moment.
+
+    `ranked`: the distance and the drive of each in an earlier ranking. Locks nothing.
+    """
+    required, now = sorted(set(skill_ids)), clock.now()
+    parameters = _parameters(organization, lat, lng, radius_m, required, now, during)
+    rows = [_Row(*row) for row in _run(sql.BUSY, {"ids": prepared.integers(ranked), **parameters})]
+    return _describe_rows(rows, organization, Position(lat, lng), radius_m, required, now, ranked, during)
+
+
 def _find_one(
     statement: str,
     technician_id: int,
@@ -194,8 +215,8 @@ def _find_one(
     results = _run(statement, {"technician_id": technician_id, **parameters})
     if not results:
         return None
-    rows = [_Row(*results[0])]
-    return _describe_rows(rows, organization, place, radius_m, required, now, ranked, during)[0]
+    rows, known = [_Row(*results[0])], {technician_id: ranked} if ranked else {}
+    return _describe_rows(rows, organization, place, radius_m, required, now, known, during)[0]
 
 
 def load_road_times(
@@ -269,14 +290,14 @@ def _describe_rows(
     radius_m: int,
     required: list[int],
     now: datetime,
-    ranked: tuple[int, int | None] | None = None,
+    ranked: Mapping[int, tuple[int, int | None]] = MappingProxyType({}),
     during: JobTime | None = None,
 ) -> list[Nearby]:
     here = now.astimezone(ZoneInfo(organization.time_zone))
     names: dict[int, str] = {}
     if any(row.code == rules.LACKS_SKILL for row in rows):
         names = dict(Skill.objects.filter(pk__in=required).values_list("pk", "name"))
-    drives = [_find_drive(row, place, ranked) for row in rows]
+    drives = [_find_drive(row, place, ranked.get(row.id)) for row in rows]
     return [
         Nearby(
             technician_id=row.id,

@@ -86,18 +86,22 @@ ORDER BY j.code NOT IN ('fit', 'on_another_offer'), j.distance_m, j.id
 """
 
 _ONE = """
-WITH found AS MATERIALIZED (SELECT * FROM technicians_technician WHERE id = %(technician_id)s{lock})
+WITH found AS MATERIALIZED (SELECT * FROM technicians_technician WHERE id {which})
 SELECT {fields}, j.distance_m, j.code
 FROM (SELECT t.*, {distance} AS distance_m FROM found t OFFSET 0) t
 CROSS JOIN LATERAL (SELECT {code} AS code, t.distance_m OFFSET 0) j
 """
 # One technician by the same rules. ONE_LOCKED locks the row first, so that the code reflects the changes of the
 # lock's last holder. The lock still allows other sessions to write foreign keys to the row.
-ONE = _ONE.format(lock="", fields=_FIELDS, distance=_DISTANCE, code=_CODE)
-ONE_LOCKED = _ONE.format(lock=" FOR NO KEY UPDATE", fields=_FIELDS, distance=_DISTANCE, code=_CODE)
-ONE_UNLOCKED = _ONE.format(
-    lock=" FOR NO KEY UPDATE SKIP LOCKED", fields=_FIELDS, distance=_DISTANCE, code=_CODE
-)  # returns no row if another session has it locked
+_JUDGED = {"fields": _FIELDS, "distance": _DISTANCE, "code": _CODE}
+ONE = _ONE.format(which="= %(technician_id)s", **_JUDGED)
+ONE_LOCKED = _ONE.format(which="= %(technician_id)s FOR NO KEY UPDATE", **_JUDGED)
+# Returns no row if another session has it locked.
+ONE_UNLOCKED = _ONE.format(which="= %(technician_id)s FOR NO KEY UPDATE SKIP LOCKED", **_JUDGED)
+# Those of these technicians who have another offer and no other obstacle. Locks nothing.
+BUSY = _ONE.format(which="= ANY(%(ids)s::bigint[]) AND live_offer_id IS NOT NULL", **_JUDGED) + (
+    "WHERE j.code = 'on_another_offer'"
+)
 
 # Technicians whose rows no session has locked against foreign keys.
 FREE = "SELECT id FROM technicians_technician WHERE id = ANY(%(ids)s::bigint[]) FOR KEY SHARE SKIP LOCKED"
@@ -106,8 +110,7 @@ SELECT id FROM technicians_technician WHERE id = ANY(%(ids)s::bigint[])
 ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 """
 
-# Set the live offer, unless the technician has another one.
-# Refused if the technician has another live offer.
+# Set the live offer; refused if the technician has another one.
 OFFER_BEGUN = """
 WITH begun AS (
     UPDATE technicians_technician SET live_offer_id = %(offer_id)s,

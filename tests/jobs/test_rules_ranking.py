@@ -192,7 +192,7 @@ def test_others_are_called_before_waiting_for_a_busy_one():
 def test_technician_rescinded_by_a_pause_is_offered_again():
     rows = [CandidateRow(1, 1, "in"), CandidateRow(2, 2, "in")]
     step = rules.next_step(rows, [OfferRow(1, 1, "paused")], policy=POLICY, round_=1, first_round=1)
-    assert step == rules.NextStep("offer", 1)
+    assert step == rules.NextStep("offer", 1, (2,))
 
 
 def test_unfit_technician_is_checked_again_in_the_next_round():
@@ -200,6 +200,12 @@ def test_unfit_technician_is_checked_again_in_the_next_round():
     two = replace(POLICY, rounds=2)
     assert rules.next_step(rows, [], policy=two, round_=1, first_round=1) == rules.NextStep("round")
     assert rules.next_step(rows, [], policy=two, round_=2, first_round=1) == rules.NextStep("offer", 1)
+
+
+def test_next_step_names_those_who_come_after_the_technician():
+    rows = [CandidateRow(n, n, "out" if n == 3 else "in") for n in range(1, 7)]
+    step = rules.next_step(rows, [OfferRow(2, 1, "declined")], busy={5}, policy=POLICY, round_=1, first_round=1)
+    assert step == rules.NextStep("offer", 1, (4, 6))
 
 
 def test_who_declined_is_never_asked_again_and_who_missed_is():

@@ -15,7 +15,7 @@ from dispatch.core.redis.client import client
 from dispatch.core.runtime.queues import notification_channel
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
-from dispatch.jobs.services import expire_offer, transitions
+from dispatch.jobs.services import dispatching, expire_offer, transitions
 from dispatch.technicians.models import Technician
 from dispatch.technicians.services import set_duty
 from dispatch.telephony import services as telephony
@@ -54,6 +54,38 @@ def test_all_others_are_tried_before_the_job_waits(floor):
     floor.until(lambda: floor.job(second).waiting_for == "technician")
     assert floor.offers(second) == [("Bob", "busy")]
     assert "job.waiting" in floor.kinds(second)
+
+
+def test_job_for_which_everybody_is_busy_locks_only_one_technician(floor, monkeypatch):
+    crew = floor.crew("Ann", "Bob", "Cid", "Dan", "Eve")
+    for one in crew:
+        floor.started()
+        floor.rings(one)
+    locked = []
+    real = dispatching.technicians.lock_unlocked
+
+    def noted(technician_id, *args, **wanted):
+        locked.append(technician_id)
+        return real(technician_id, *args, **wanted)
+
+    monkeypatch.setattr(dispatching.technicians, "lock_unlocked", noted)
+    last = floor.started()
+    assert (floor.job(last).waiting_for, len(locked)) == ("technician", 1)
+    found = last.candidates.order_by("rank").values_list("verdict", "reason")
+    assert [verdict for verdict, _ in found] == ["deferred"] * 5
+    assert all("has another offer" in reason for _, reason in found)
+    floor.later(4)
+    floor.tick()
+    assert (floor.job(last).waiting_for, len(locked)) == ("technician", 2)
+
+    set_duty(crew[1].pk, False, actor=MARIA)
+    floor.sim.phone(str(crew[3].phone)).will(answer(press="2"))
+    floor.later(4)
+    floor.tick()
+
+    assert [name for name, _ in floor.offers(last)] in ([], ["Dan"])
+    assert last.candidates.get(technician=crew[1]).verdict == "out"
+    assert Event.objects.filter(kind="job.skipped", subject_id=last.pk).count() == 1
 
 
 def test_waiting_too_long_for_technicians_goes_to_dispatchers(floor):

@@ -164,11 +164,12 @@ class NextStep:
     """The next step of a dispatching job with a free slot.
 
     `offer` the job to a technician, `wait` for technicians with another pending offer, begin the next `round`, or
-    stop because the list is `exhausted`.
+    stop because the list is `exhausted`. `others`: those who come after the technician, in their order.
     """
 
     kind: Literal["offer", "wait", "round", "exhausted"]
     technician_id: int | None = None
+    others: tuple[int, ...] = ()
 
 
 def next_step(
@@ -217,7 +218,7 @@ def next_step(
     left = open_in(round_, offered_this_round)
     free = [candidate for candidate in left if candidate.technician_id not in busy]
     if free:
-        return NextStep("offer", free[0].technician_id)
+        return NextStep("offer", free[0].technician_id, tuple(row.technician_id for row in free[1:]))
     if left and may_wait:
         return NextStep("wait")
     widens = has_headroom and policy.widens_after(round_ - first_round + 1)

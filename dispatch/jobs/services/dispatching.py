@@ -159,7 +159,8 @@ def _take_step(job: Job, readiness: DispatchReadiness, busy: set[int], now: date
     match step.kind:
         case "offer":
             assert step.technician_id is not None
-            return _try_candidate(job, state, candidates[step.technician_id], busy)
+            others = [candidates[technician_id] for technician_id in step.others]
+            return _try_candidate(job, state, candidates[step.technician_id], others, busy)
         case "wait" if set_aside:
             waits.wait_for_provider(job, state, next(reversed(set_aside.values())))
         case "wait":
@@ -197,8 +198,10 @@ def _begin_round(job: Job, policy: CascadePolicy, readiness: DispatchReadiness) 
     transitions.append_job_event(job, "job.round", round=job.round, rounds=policy.rounds, **facts)
 
 
-def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy: set[int]) -> _Step:
-    """Check the candidate's current eligibility, and offer them the job."""
+def _try_candidate(
+    job: Job, state: CascadeState, candidate: CandidateRow, others: list[CandidateRow], busy: set[int]
+) -> _Step:
+    """Check the candidate's current eligibility, and offer them the job. `others` come after them."""
     policy, readiness = state.policy, state.readiness
     if not state.pending and job.line_wait_until is not None and clock.now() >= job.line_wait_until:
         last = readiness.offers[-1] if readiness.offers else None
@@ -215,6 +218,7 @@ def _try_candidate(job: Job, state: CascadeState, candidate: CandidateRow, busy:
     if fitness.verdict == "out":
         return _skip_candidate(job, candidate, fitness, fitness.reason)
     if fitness.verdict == "deferred":
+        _defer_busy(job, readiness, policy, others, busy)
         return _defer_candidate(job, candidate, fitness.reason, busy)
     pool = readiness.pool
     if pool is None or readiness.others_first:
@@ -354,6 +358,33 @@ def _defer_candidate(job: Job, candidate: CandidateRow, reason: str, busy: set[i
     _candidacy(job, candidate).update(verdict=Candidate.Verdict.DEFERRED, reason=reason[:160])
     busy.add(candidate.technician_id)
     return _AGAIN
+
+
+def _defer_busy(
+    job: Job, readiness: DispatchReadiness, policy: CascadePolicy, others: list[CandidateRow], busy: set[int]
+) -> None:
+    """Defer all others who have another offer now, so that a job does not lock each of them when all are busy."""
+    assert job.lat is not None
+    assert job.lng is not None
+    found = technicians.find_busy(
+        {row.technician_id: (row.distance_m, row.travel_s) for row in others},
+        job.lat,
+        job.lng,
+        radius_m=policies.search_radius(job),
+        skill_ids=readiness.skills.required,
+        organization=job.organization,
+        during=policies.time_of(job, readiness.skills.minutes),
+    )
+    preferences = policies.preferences_of(job, readiness.skills)
+    reasons = {one.technician_id: ranking.describe_reason(job, policy, one, preferences).reason for one in found}
+    before = {row.technician_id: row for row in others}
+    changed = {
+        technician_id: reason
+        for technician_id, reason in reasons.items()
+        if (before[technician_id].verdict, before[technician_id].reason) != (Candidate.Verdict.DEFERRED, reason)
+    }
+    sql.defer_candidates(job, changed)
+    busy.update(reasons)
 
 
 def _start_after_hold(job: Job) -> _Step:
