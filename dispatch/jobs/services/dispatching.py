@@ -355,7 +355,7 @@ def _skip_candidate(job: Job, candidate: CandidateRow, technician: Nearby, reaso
 
 def _defer_candidate(job: Job, candidate: CandidateRow, reason: str, busy: set[int]) -> _Step:
     """Defer a candidate who has another pending offer."""
-    _candidacy(job, candidate).update(verdict=Candidate.Verdict.DEFERRED, reason=reason[:160])
+    sql.defer_candidates(job, {candidate.technician_id: reason[:160]})
     busy.add(candidate.technician_id)
     return _AGAIN
 
@@ -366,6 +366,8 @@ def _defer_busy(
     """Defer all others who have another offer now, so that a job does not lock each of them when all are busy."""
     assert job.lat is not None
     assert job.lng is not None
+    if not others:
+        return
     found = technicians.find_busy(
         {row.technician_id: (row.distance_m, row.travel_s) for row in others},
         job.lat,
