@@ -25,6 +25,7 @@ from dispatch.jobs.api import intake
 from dispatch.jobs.models import Submission
 from tests.jobs.test_auditor import without_redis
 from tests.support import factories
+from tests.support.database import note_statements
 
 __all__ = ["without_redis"]
 pytestmark = pytest.mark.django_db
@@ -327,9 +328,7 @@ def test_service_type_of_others_is_not_found(paths: Any) -> None:
 def test_one_submission_takes_two_statements(paths: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     short = paths[1]
     short.send(Sent(form()))  # the key is marked as used, and the organization's limits are read
-    statements: list[str] = []
-    execute = prepared._execute
-    monkeypatch.setattr(prepared, "_execute", lambda *given: (statements.append(given[1]), execute(*given))[1])
+    statements = note_statements(monkeypatch)
     with CaptureQueriesContext(connection) as queries:
         assert short.send(with_key("order-1"))[0] == 202
     assert [each.split()[0] for each in statements] == ["SELECT", "WITH"]

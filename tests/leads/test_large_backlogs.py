@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from dispatch.core import clock
-from dispatch.core.db import prepared
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.core.redis import generation
@@ -23,6 +22,7 @@ from dispatch.leads.services.claim_batches import ClaimResult
 from tests.conftest import forget_redis
 from tests.harness.leads import Floor
 from tests.support import factories
+from tests.support.database import note_statements
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -115,14 +115,7 @@ def test_the_kill_switch_costs_the_same_for_any_number_of_organizations(
 ) -> None:
     for _ in range(30):
         LeadDispatch.objects.create(organization=factories.organization(), mode="live")
-    statements: list[str] = []
-    real = prepared._execute
-
-    def execute(database: Any, sql: str, *rest: Any) -> Any:
-        statements.append(sql)
-        return real(database, sql, *rest)
-
-    monkeypatch.setattr(prepared, "_execute", execute)
+    statements = note_statements(monkeypatch)
     switches.set_engine(is_stopped=True, actor=SYSTEM)
     told = Event.objects.filter(kind="lead_engine.switched")
     assert set(told.values_list("organization_id", flat=True)) == set(

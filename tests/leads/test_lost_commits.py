@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
-from django.db.backends.base.base import BaseDatabaseWrapper
 
+from dispatch.core.db.postgres.base import DatabaseWrapper
 from dispatch.leads import response_writer
 from dispatch.leads.models import Lead
 from dispatch.telephony.models import Call
@@ -24,10 +24,10 @@ GONE = "server closed the connection unexpectedly"
 @contextmanager
 def losing_a_commit(*, happens: bool) -> Iterator[None]:
     """Fail the next commit after the calls of leads were written; `happens`: it has taken effect nevertheless."""
-    real: Any = BaseDatabaseWrapper._commit
+    real: Any = DatabaseWrapper._commit
     left = [1]
 
-    def commit(database: BaseDatabaseWrapper) -> None:
+    def commit(database: DatabaseWrapper) -> None:
         is_lost = left and Call.objects.using(database.alias).filter(purpose="lead").exists() and left.pop()
         if is_lost and not happens:
             raise OperationalError(GONE)
@@ -36,7 +36,7 @@ def losing_a_commit(*, happens: bool) -> Iterator[None]:
             raise OperationalError(GONE)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(BaseDatabaseWrapper, "_commit", commit)
+        patch.setattr(DatabaseWrapper, "_commit", commit)
         yield
     assert not left
 

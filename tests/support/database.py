@@ -14,11 +14,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import psutil
+import pytest
 from django.conf import settings
 from django.db import OperationalError, connection, connections, transaction
 from django.test import TransactionTestCase
 from psycopg.errors import DeadlockDetected
 
+from dispatch.core.db.postgres.statements import Statements
 from dispatch.dev import embedded_servers
 from tests.support.waiting import PATIENCE
 
@@ -97,3 +99,16 @@ def restart_server() -> None:
     """
     assert embedded_servers.restart_postgres_if_dead(settings.DATA_DIR)
     connections.close_all()
+
+
+def note_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the prepared statements that this process runs from now on, also those that wait for the next one."""
+    noted: list[str] = []
+    dump = Statements.dump
+
+    def note(statements: Statements, sql: str, params: Any) -> Any:
+        noted.append(sql)
+        return dump(statements, sql, params)
+
+    monkeypatch.setattr(Statements, "dump", note)
+    return noted
