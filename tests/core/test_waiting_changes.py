@@ -341,3 +341,36 @@ def _end_session(pid: int) -> None:
             cursor.execute("SELECT pg_terminate_backend(%s, 5000)", [pid])
     finally:
         other.close()
+
+
+def test_change_that_cannot_be_sent_fails_its_transaction_and_no_other():
+    too_many = 2**16
+    everything = f"SELECT {', '.join(['%s::int'] * too_many)}"
+    with pytest.raises(DatabaseError), transaction.atomic():
+        add(1)
+        prepared.change_later(everything, [1] * too_many)
+        add(2)
+    reconnect()
+    with transaction.atomic():
+        add(3)
+    assert numbers() == [3]
+
+
+def test_lock_timeout_of_a_change_belongs_to_its_savepoint():
+    prepared.fetch_all(ADD, [1])
+    other = connection.copy()
+    try:
+        other.set_autocommit(False)
+        with other.cursor() as cursor:
+            cursor.execute("UPDATE waiting_things SET n = 5 WHERE n = 1")
+        with limit_lock_waits(0.05), transaction.atomic():
+            add(2)
+            with pytest.raises(OperationalError, match="lock timeout"), transaction.atomic():
+                apply_limit()
+                prepared.change_later("UPDATE waiting_things SET n = 7 WHERE n = 1")
+                add(3)
+            add(4)
+        other.rollback()
+    finally:
+        other.close()
+    assert numbers() == [1, 2, 4]
