@@ -2,7 +2,8 @@
 
 For each statement, a cursor parses the text, chooses the name, and looks up how to load each column. Here this is
 done once for each connection. The driver still adapts the parameters, waits and loads the rows. Its pipelines cost
-more than the round trips that they save; here a pipeline is sent as a whole when its first result is needed.
+more than the round trips that they save; here a pipeline is sent with one system call, when its first result is
+needed.
 
 The beginning of a transaction, a savepoint, and changes whose result is not needed yet wait for the next
 statement, and are sent with it in one round trip. The order of all statements is kept.
