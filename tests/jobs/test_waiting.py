@@ -79,11 +79,10 @@ def test_job_for_which_everybody_is_busy_locks_only_one_technician(floor, monkey
     assert (floor.job(last).waiting_for, len(locked)) == ("technician", 2)
 
     set_duty(crew[1].pk, False, actor=MARIA)
-    floor.sim.phone(str(crew[3].phone)).will(answer(press="2"))
     floor.later(4)
     floor.tick()
 
-    assert [name for name, _ in floor.offers(last)] in ([], ["Dan"])
+    assert floor.offers(last) == []
     assert last.candidates.get(technician=crew[1]).verdict == "out"
     assert Event.objects.filter(kind="job.skipped", subject_id=last.pk).count() == 1
 

@@ -258,21 +258,25 @@ def _lock_candidate(
 
     Waits only for a lock of another session.
     """
-    assert job.lat is not None
-    assert job.lng is not None
-    wanted: dict[str, Any] = {
-        "radius_m": policies.search_radius(job), "skill_ids": readiness.skills.required,
-        "organization": job.organization, "ranked": (candidate.distance_m, candidate.travel_s),
-        "during": policies.time_of(job, readiness.skills.minutes),
-    }  # fmt: skip
-    place = candidate.technician_id, job.lat, job.lng
+    wanted = {**_wanted(job, readiness), "ranked": (candidate.distance_m, candidate.travel_s)}
     with prepared.pipeline():
         offer_id = fast_rows.reserve_pk(Offer)
-        found = technicians.lock_unlocked(*place, **wanted)
+        found = technicians.lock_unlocked(candidate.technician_id, **wanted)
     if found is None:
         with lock_waits.short_wait(_lock_wait_s(candidate)):
-            found = technicians.check_fitness(*place, lock=True, **wanted)
+            found = technicians.check_fitness(candidate.technician_id, lock=True, **wanted)
     return found, offer_id
+
+
+def _wanted(job: Job, readiness: DispatchReadiness) -> dict[str, Any]:
+    """Return where and when the job is, and what it requires of a technician."""
+    assert job.lat is not None
+    assert job.lng is not None
+    return {
+        "lat": job.lat, "lng": job.lng, "radius_m": policies.search_radius(job),
+        "skill_ids": readiness.skills.required, "organization": job.organization,
+        "during": policies.time_of(job, readiness.skills.minutes),
+    }  # fmt: skip
 
 
 def _lock_wait_s(candidate: CandidateRow) -> float:
@@ -364,19 +368,10 @@ def _defer_busy(
     job: Job, readiness: DispatchReadiness, policy: CascadePolicy, others: list[CandidateRow], busy: set[int]
 ) -> None:
     """Defer all others who have another offer now, so that a job does not lock each of them when all are busy."""
-    assert job.lat is not None
-    assert job.lng is not None
     if not others:
         return
-    found = technicians.find_busy(
-        {row.technician_id: (row.distance_m, row.travel_s) for row in others},
-        job.lat,
-        job.lng,
-        radius_m=policies.search_radius(job),
-        skill_ids=readiness.skills.required,
-        organization=job.organization,
-        during=policies.time_of(job, readiness.skills.minutes),
-    )
+    ranked = {row.technician_id: (row.distance_m, row.travel_s) for row in others}
+    found = technicians.find_busy(ranked, **_wanted(job, readiness))
     preferences = policies.preferences_of(job, readiness.skills)
     reasons = {one.technician_id: ranking.describe_reason(job, policy, one, preferences).reason for one in found}
     before = {row.technician_id: row for row in others}

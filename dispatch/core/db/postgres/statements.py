@@ -153,9 +153,14 @@ class Statements:
             )
             return self.load(statement, wait_for_result(raw))
 
-    def begin(self, *commands: str) -> None:
-        """Begin a transaction with its next statement, and run these commands in it first."""
-        self.waiting = [*(self.waiting or [begin_command(self._raw)]), *commands]
+    @property
+    def has_changes(self) -> bool:
+        """Return whether changes wait."""
+        return any(isinstance(text, Change) for text in self.waiting)
+
+    def begin(self) -> None:
+        """Begin a transaction with its next statement. Nothing waits yet."""
+        self.waiting = [begin_command(self._raw)]
 
     def change_later(self, change: Change) -> None:
         """Run a change with the next statement of the transaction, which has begun or begins with what waits."""
@@ -182,7 +187,7 @@ class Statements:
 
     def savepoint(self, create: str) -> None:
         """Make a savepoint: with the next statement, unless changes wait, whose errors do not belong inside it."""
-        if self.pipeline is not None or any(isinstance(text, Change) for text in self.waiting):
+        if self.pipeline is not None or self.has_changes:
             self.flush(create)
         else:
             self.waiting.append(create)
@@ -190,7 +195,7 @@ class Statements:
     def release_savepoint(self, create: str, release: str) -> None:
         """Release the savepoint that `create` made: with the changes that wait, or with the next statement."""
         is_failed = self._raw.pgconn.transaction_status == TransactionStatus.INERROR
-        if self.pipeline is not None or is_failed or any(isinstance(text, Change) for text in self.waiting):
+        if self.pipeline is not None or is_failed or self.has_changes:
             self.flush(release)
         elif create in self.waiting:
             self.waiting.remove(create)  # nothing ran inside
@@ -211,7 +216,7 @@ class Statements:
         """Commit the transaction with the changes that wait. Raises psycopg errors."""
         if self.pipeline is not None:
             self.pipeline.flush()
-        if any(isinstance(text, Change) for text in self.waiting):
+        if self.has_changes:
             self.flush("COMMIT")  # not run after an error
             return
         self.waiting = []  # a transaction without statements
