@@ -60,10 +60,10 @@ RETURNING a.organization_id, a.name, before.outage, before.outage_since
 IS_PROBE_DUE = "EXISTS (SELECT FROM capacity_provideraccount WHERE is_active AND probe_at <= %(now)s)"
 _CLAIM_PROBES = """
 UPDATE capacity_provideraccount SET probe_at = %(until)s
-WHERE id IN (
+WHERE id = ANY(ARRAY(
     SELECT id FROM capacity_provideraccount WHERE is_active AND probe_at <= %(now)s
     ORDER BY probe_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
-)
+))
 RETURNING id
 """
 

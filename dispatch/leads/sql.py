@@ -216,14 +216,14 @@ ORDER BY l.claimed_at LIMIT %(limit)s FOR NO KEY UPDATE OF l SKIP LOCKED
 RELEASE = f"""
 UPDATE leads_lead l
 SET due_at = greatest(l.wanted_at, %(now)s), reason = ''
-FROM (
+FROM leads_campaign c
+WHERE c.id = l.campaign_id AND l.id = ANY(ARRAY(
     SELECT w.id FROM leads_lead w
     WHERE w.status = 'backlog' AND w.reason = ANY(%(reasons)s::text[])
       AND w.reason IN {_HELD}
       AND (%(organization)s::bigint IS NULL OR w.organization_id = %(organization)s)
       AND (%(campaign)s::bigint IS NULL OR w.campaign_id = %(campaign)s)
     ORDER BY w.id LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
-) chosen, leads_campaign c
-WHERE l.id = chosen.id AND c.id = l.campaign_id
+))
 RETURNING c.pool_id, l.id, l.token + 1, ceil(extract(epoch FROM l.due_at) * 1000)::bigint
 """

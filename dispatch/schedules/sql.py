@@ -434,10 +434,10 @@ WHERE holder = %(name)s AND shard = ANY(%(shards)s::smallint[])
 """
 TAKE_SHARDS = f"""
 UPDATE schedules_shardlease SET holder = %(name)s, expires_at = {DB_NOW} + make_interval(secs => %(lease)s::float8)
-WHERE shard IN (
+WHERE shard = ANY(ARRAY(
     SELECT shard FROM schedules_shardlease WHERE expires_at <= {DB_NOW}
     ORDER BY shard LIMIT %(limit)s FOR UPDATE SKIP LOCKED
-)
+))
 RETURNING shard
 """
 DELETE_EXECUTOR = "DELETE FROM schedules_executor WHERE name = %(name)s"

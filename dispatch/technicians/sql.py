@@ -72,7 +72,7 @@ WITH judged AS MATERIALIZED (
         OFFSET 0
     ) t
     WHERE t.distance_m <= %(radius_m)s
-), considered AS (
+), considered AS MATERIALIZED (
     SELECT id, distance_m, code FROM judged
     ORDER BY code NOT IN ('fit', 'on_another_offer'), distance_m, id
     LIMIT %(limit)s

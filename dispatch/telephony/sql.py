@@ -271,12 +271,12 @@ IS_KEY_UNHANDLED = """(
 
 # Calls to be ended for which no hang-up is scheduled: they were written by an older version.
 _UNSCHEDULED_HANG_UPS = """
-UPDATE telephony_call SET hang_up_at = %(now)s WHERE id IN (
+UPDATE telephony_call SET hang_up_at = %(now)s WHERE id = ANY(ARRAY(
     SELECT id FROM telephony_call
     WHERE ended_at IS NULL AND cancel_requested_at IS NOT NULL AND hang_up_at IS NULL AND sid IS NOT NULL
         AND status IN ('unknown', 'submitted', 'ringing', 'answered')
     FOR NO KEY UPDATE SKIP LOCKED
-)
+))
 """
 
 

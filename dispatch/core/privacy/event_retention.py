@@ -18,16 +18,17 @@ from dispatch.core.privacy import replay, retention
 
 EVENT_DAYS = 400
 
-# Every reader has read the events up to the lowest cursor, in the order (xid, id).
+# Every reader has read the events up to the lowest cursor, in the order (xid, id). ARRAY chooses the events once:
+# with IN, a plan by wrong statistics may choose them again for each event of the log.
 _DELETE = """
-DELETE FROM core_event WHERE id IN (
+DELETE FROM core_event WHERE id = ANY(ARRAY(
     SELECT e.id FROM core_event e
     WHERE e.organization_id = %(organization)s AND e.at < %(before)s AND (e.xid, e.id) <= (%(xid)s, %(id)s)
     AND (e.at < %(audit_before)s OR e.subject_type <> ALL(%(audit)s))
     AND NOT EXISTS (SELECT FROM core_failedevent f WHERE f.event_id = e.id)
     {keep}
     ORDER BY e.id LIMIT %(limit)s
-)
+))
 RETURNING subject_type
 """
 # Events about deleted subjects that every reader has read.

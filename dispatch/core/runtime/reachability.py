@@ -55,10 +55,10 @@ SELECT process, host, server, loops, failing_since FROM core_reachability
 WHERE reported_at > {_DATABASE_NOW} - make_interval(secs => %(fresh)s::float8)
 """
 _DELETE = f"""
-DELETE FROM core_reachability WHERE id IN (
+DELETE FROM core_reachability WHERE id = ANY(ARRAY(
     SELECT id FROM core_reachability WHERE reported_at < {_DATABASE_NOW} - make_interval(secs => %(age)s::float8)
     ORDER BY id LIMIT 1000 FOR UPDATE SKIP LOCKED
-)
+))
 """
 
 

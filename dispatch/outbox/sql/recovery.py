@@ -110,9 +110,9 @@ WITH old AS (
       AND status IN ('COMPLETED', 'CANCELLED', 'EXPIRED') AND NOT in_flight
     ORDER BY ended_at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
 ), attempts AS (
-    DELETE FROM outbox_attempt a USING old WHERE a.message_id = old.id
+    DELETE FROM outbox_attempt WHERE message_id = ANY(ARRAY(SELECT id FROM old))
 ), gone AS (
-    DELETE FROM outbox_message m USING old WHERE m.id = old.id
+    DELETE FROM outbox_message WHERE id = ANY(ARRAY(SELECT id FROM old))
 )
 SELECT id, group_id FROM old
 """
