@@ -128,9 +128,10 @@ def defer_fsync() -> None:
 def pipeline(*, one_plan: bool = False) -> Iterator[None]:
     """Send statements together, when a result is needed: one round trip for all until then.
 
-    Open it inside the transaction. With `one_plan`, statements keep one generic plan until the transaction ends
-    and use indexes even where a table is small now. Where PostgreSQL would replan each time, that can be most of
-    the work. Not for statements whose best plan depends on a parameter.
+    Open it inside the transaction; outside one, only for statements of this module. An exception that leaves it
+    before all statements were sent fails the transaction. With `one_plan`, statements keep one generic plan until
+    the transaction ends and use indexes even where a table is small now. Where PostgreSQL would replan each time,
+    that can be most of the work. Not for statements whose best plan depends on a parameter.
     """
     database = _database()
     database.ensure_connection()

@@ -213,7 +213,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
     def _set_autocommit(self, autocommit: bool) -> None:
         self._set_locally = {}  # a transaction begins or has ended
         if self.connection is not None:
-            Statements.of(self.connection).waiting = []
+            Statements.of(self.connection).forget_waiting()
         super()._set_autocommit(autocommit)  # type: ignore[misc]
 
     def get_connection_params(self) -> dict[str, Any]:

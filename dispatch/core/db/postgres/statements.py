@@ -123,6 +123,8 @@ class Statements:
         self.pipeline: Pipeline | None = None
         # What is sent with the next statement: the beginning of a transaction, savepoints, and changes.
         self.waiting: list[str | Change] = []
+        # Why the transaction cannot be committed, although the code inside it may have caught the error.
+        self._failure: psycopg.Error | None = None
         self.planned_at = time.monotonic()
         self.plans_s: float | None = None  # how long the plans are kept, if not as long as usual
 
@@ -186,16 +188,27 @@ class Statements:
             pipeline.end()
 
     def savepoint(self, create: str) -> None:
-        """Make a savepoint: with the next statement, unless changes wait, whose errors do not belong inside it."""
-        if self.pipeline is not None or self.has_changes:
-            self.flush(create)
-        else:
+        """Make a savepoint: with the next statement, unless changes wait, whose errors do not belong inside it.
+
+        Raises psycopg errors, also that of an earlier statement, like `release_savepoint`.
+        """
+        self._check_failure()
+        if self.pipeline is None and not self.has_changes:
             self.waiting.append(create)
+            return
+        try:
+            self.flush(create)
+        except psycopg.Error as error:
+            self._failure = error
+            raise
 
     def release_savepoint(self, create: str, release: str) -> None:
-        """Release the savepoint that `create` made: with the changes that wait, or with the next statement."""
-        is_failed = self._raw.pgconn.transaction_status == TransactionStatus.INERROR
-        if self.pipeline is not None or is_failed or self.has_changes:
+        """Release the savepoint that `create` made: with the changes that wait, or with the next statement.
+
+        Raises psycopg errors, also that of an earlier statement that was caught without a savepoint of its own.
+        """
+        self._check_failure()
+        if self.pipeline is not None or self.has_changes:
             self.flush(release)
         elif create in self.waiting:
             self.waiting.remove(create)  # nothing ran inside
@@ -206,6 +219,7 @@ class Statements:
         """Forget all that waits since the savepoint that `create` made, and undo what was sent since."""
         if self.pipeline is not None:
             self.pipeline.forget()
+        self._failure = None
         if create in self.waiting:
             del self.waiting[self.waiting.index(create) + 1 :]
         else:
@@ -213,7 +227,12 @@ class Statements:
             self.flush(roll_back)
 
     def commit(self) -> None:
-        """Commit the transaction with the changes that wait. Raises psycopg errors."""
+        """Commit the transaction with the changes that wait.
+
+        Raises psycopg errors, also that of an earlier statement that was caught without a savepoint of its own:
+        PostgreSQL would roll the transaction back, and report no error.
+        """
+        self._check_failure()
         if self.pipeline is not None:
             self.pipeline.flush()
         if self.has_changes:
@@ -223,9 +242,28 @@ class Statements:
         if self._raw.pgconn.transaction_status != TransactionStatus.IDLE:
             run_script(self._raw, "COMMIT")
 
+    def _check_failure(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+        if self._raw.pgconn.transaction_status == TransactionStatus.INERROR:
+            raise psycopg.errors.InFailedSqlTransaction(
+                "A statement of the transaction has failed, and nothing rolled it back."
+            )
+
+    def lose_statements(self) -> None:
+        """Refuse to commit the transaction, because statements of it were not sent."""
+        if not self._raw.autocommit and self._failure is None:
+            self._failure = psycopg.errors.InFailedSqlTransaction(
+                "An exception has left a pipeline of the transaction, whose statements were not sent."
+            )
+
+    def forget_waiting(self) -> None:
+        """Forget what waits, because a transaction begins or has ended."""
+        self.waiting, self._failure = [], None
+
     def forget(self) -> None:
-        """Forget all that waits."""
-        self.waiting = []
+        """Forget what waits and what a pipeline has not sent."""
+        self.forget_waiting()
         if self.pipeline is not None:
             self.pipeline.forget()
 
@@ -417,12 +455,18 @@ class Pipeline:
         self._begins = False
 
     def abandon(self) -> None:
-        """Forget what was not sent, and roll back if the pipeline has begun a transaction."""
+        """Forget what was not sent, and roll back if the pipeline has begun a transaction.
+
+        Another transaction around it can only be rolled back if something was forgotten.
+        """
+        is_complete = not self._commands and not self.left_waiting
         self.forget()
         forgotten = {id(change) for change in self.left_waiting}
         self._statements.waiting = [text for text in self._statements.waiting if id(text) not in forgotten]
         if self._is_transaction and self._raw.pgconn.status == ConnStatus.OK:
             run_script(self._raw, "ROLLBACK")
+        elif not is_complete:
+            self._statements.lose_statements()
 
     def _begin_transaction(self) -> None:
         raw = self._raw
