@@ -361,6 +361,9 @@ class MessageGroup(OwnedModel):
     `services.scheduling` writes it, derived from the messages.
     """
 
+    organization = models.ForeignKey(
+        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     endpoint = models.ForeignKey(Endpoint, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     name = models.CharField(max_length=MAX_GROUP_LENGTH, default=DEFAULT_GROUP)
     key = models.CharField(max_length=64, unique=True, editable=False)
@@ -396,6 +399,9 @@ class Message(OwnedModel):
     older epoch change nothing.
     """
 
+    organization = models.ForeignKey(
+        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     endpoint = models.ForeignKey(Endpoint, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     target = models.ForeignKey(Target, on_delete=models.PROTECT, related_name="+", db_index=False)
     url = models.CharField("URL", max_length=2000, blank=True, help_text="Set if there is no endpoint.")

@@ -91,6 +91,9 @@ class Schedule(OwnedModel):
     OVER = (Status.ENDED, Status.DELETED)
     _read_exclusions: tuple[tuple[tuple[int, ...], str], Exclusions] | None = None
 
+    organization = models.ForeignKey(
+        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     name = models.CharField(max_length=120)
     kind = models.CharField(max_length=32)
     payload = models.JSONField(default=dict)
@@ -267,6 +270,9 @@ class Run(OwnedModel):
     change nothing.
     """
 
+    organization = models.ForeignKey(
+        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     schedule = models.ForeignKey(Schedule, on_delete=models.PROTECT, related_name="runs", db_index=False)
     kind = models.CharField(max_length=32)
     shard = models.PositiveSmallIntegerField()

@@ -101,7 +101,9 @@ class Notification(OwnedModel):
 
     Level = Level
 
-    user = models.ForeignKey(User, null=True, blank=True, on_delete=models.CASCADE, related_name="notifications")
+    user = models.ForeignKey(
+        User, null=True, blank=True, on_delete=models.CASCADE, related_name="notifications", db_index=False
+    )
     alert = models.ForeignKey(Alert, null=True, blank=True, on_delete=models.CASCADE, related_name="notifications")
     event_id = models.BigIntegerField()
     kind = models.CharField(max_length=64)
@@ -168,7 +170,9 @@ class Delivery(OwnedModel):
         FAILED = "failed", "Failed"
         DROPPED = "dropped", "No longer needed"
 
-    notification = models.ForeignKey(Notification, on_delete=models.CASCADE, related_name="deliveries")
+    notification = models.ForeignKey(
+        Notification, on_delete=models.CASCADE, related_name="deliveries", db_index=False
+    )
     channel = models.CharField(max_length=8, choices=Channel)
     destination = models.ForeignKey(
         AlertChannel, null=True, blank=True, on_delete=models.CASCADE, related_name="+", db_index=False

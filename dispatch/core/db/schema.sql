@@ -3090,79 +3090,84 @@ INSERT INTO public.django_migrations VALUES
 	(81, 'jobs', '0019_planned_times_w', now()),
 	(82, 'jobs', '0020_job_notes', now()),
 	(83, 'jobs', '0021_fewer_indexes', now()),
-	(84, 'leads', '0001_initial', now()),
-	(85, 'leads', '0002_dry_runs_and_duplicates', now()),
-	(86, 'leads', '0003_dry_run_and_duplicate_indexes', now()),
-	(87, 'leads', '0004_language_and_voice', now()),
-	(88, 'leads', '0005_canceled_label', now()),
-	(89, 'leads', '0006_counters_of_leads', now()),
-	(90, 'leads', '0007_leads_in_the_long_run', now()),
-	(91, 'leads', '0008_branches_and_dispositions', now()),
-	(92, 'leads', '0009_index_of_campaign_pages', now()),
-	(93, 'leads', '0010_voice_agents_and_consents', now()),
-	(94, 'leads', '0011_recordings', now()),
-	(95, 'mfa', '0001_initial', now()),
-	(96, 'mfa', '0002_authenticator_timestamps', now()),
-	(97, 'mfa', '0003_authenticator_type_uniq', now()),
-	(98, 'notifications', '0001_initial', now()),
-	(99, 'notifications', '0002_returning_alerts', now()),
-	(100, 'notifications', '0003_channel_labels', now()),
-	(101, 'notifications', '0004_index_of_returning_alerts', now()),
-	(102, 'notifications', '0005_phone_confirmation', now()),
-	(103, 'notifications', '0006_chat_channels', now()),
-	(104, 'notifications', '0007_deliveries_in_turn', now()),
-	(105, 'notifications', '0008_push_p', now()),
-	(106, 'notifications', '0009_push_in_turn_p', now()),
-	(107, 'notifications', '0010_push_results', now()),
-	(108, 'notifications', '0011_push_of_endpoint', now()),
-	(109, 'notifications', '0012_push_withdrawals', now()),
-	(110, 'outbox', '0001_initial', now()),
-	(111, 'outbox', '0002_target_failures', now()),
-	(112, 'outbox', '0003_order_and_health', now()),
-	(113, 'outbox', '0004_canceled_label', now()),
-	(114, 'outbox', '0005_message_order', now()),
-	(115, 'outbox', '0006_replay_and_public_ids', now()),
-	(116, 'outbox', '0007_open_messages', now()),
-	(117, 'outbox', '0008_holds_erasure_conditions', now()),
-	(118, 'outbox', '0009_catalog_portal_authentication', now()),
-	(119, 'outbox', '0010_direct_requests', now()),
-	(120, 'schedules', '0001_initial', now()),
-	(121, 'schedules', '0002_run_ended_of_organization', now()),
-	(122, 'schedules', '0003_canceled_label', now()),
-	(123, 'schedules', '0004_overlap_jitter_cancellation', now()),
-	(124, 'schedules', '0005_stretches', now()),
-	(125, 'schedules', '0006_rules_payloads_and_deferrals', now()),
-	(126, 'schedules', '0007_concurrency_limits', now()),
-	(127, 'schedules', '0008_due_in_turn', now()),
-	(128, 'sessions', '0001_initial', now()),
-	(129, 'socialaccount', '0001_initial', now()),
-	(130, 'socialaccount', '0002_token_max_lengths', now()),
-	(131, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(132, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(133, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(134, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(135, 'technicians', '0001_initial', now()),
-	(136, 'technicians', '0002_people', now()),
-	(137, 'technicians', '0003_language_and_voice', now()),
-	(138, 'technicians', '0004_planned_times_w', now()),
-	(139, 'telephony', '0001_initial', now()),
-	(140, 'telephony', '0002_callevent_next_action_at', now()),
-	(141, 'telephony', '0003_call_priority', now()),
-	(142, 'telephony', '0004_job_news', now()),
-	(143, 'telephony', '0005_people', now()),
-	(144, 'telephony', '0006_customer_texts', now()),
-	(145, 'telephony', '0007_answered_prompts', now()),
-	(146, 'telephony', '0008_prices_and_spend_caps', now()),
-	(147, 'telephony', '0009_hang_up_at', now()),
-	(148, 'telephony', '0010_indexes_of_prices', now()),
-	(149, 'telephony', '0011_currencies_of_caps', now()),
-	(150, 'telephony', '0012_customers_of_calls', now()),
-	(151, 'telephony', '0013_indexes_of_calls', now()),
-	(152, 'telephony', '0014_exchange_rates', now()),
-	(153, 'telephony', '0015_calls_and_texts_of_leads', now()),
-	(154, 'telephony', '0016_codes_for_phones', now()),
-	(155, 'telephony', '0017_unchecked_references', now()),
-	(156, 'usersessions', '0001_initial', now());
+	(84, 'jobs', '0022_references_of_few_jobs', now()),
+	(85, 'leads', '0001_initial', now()),
+	(86, 'leads', '0002_dry_runs_and_duplicates', now()),
+	(87, 'leads', '0003_dry_run_and_duplicate_indexes', now()),
+	(88, 'leads', '0004_language_and_voice', now()),
+	(89, 'leads', '0005_canceled_label', now()),
+	(90, 'leads', '0006_counters_of_leads', now()),
+	(91, 'leads', '0007_leads_in_the_long_run', now()),
+	(92, 'leads', '0008_branches_and_dispositions', now()),
+	(93, 'leads', '0009_index_of_campaign_pages', now()),
+	(94, 'leads', '0010_voice_agents_and_consents', now()),
+	(95, 'leads', '0011_recordings', now()),
+	(96, 'mfa', '0001_initial', now()),
+	(97, 'mfa', '0002_authenticator_timestamps', now()),
+	(98, 'mfa', '0003_authenticator_type_uniq', now()),
+	(99, 'notifications', '0001_initial', now()),
+	(100, 'notifications', '0002_returning_alerts', now()),
+	(101, 'notifications', '0003_channel_labels', now()),
+	(102, 'notifications', '0004_index_of_returning_alerts', now()),
+	(103, 'notifications', '0005_phone_confirmation', now()),
+	(104, 'notifications', '0006_chat_channels', now()),
+	(105, 'notifications', '0007_deliveries_in_turn', now()),
+	(106, 'notifications', '0008_push_p', now()),
+	(107, 'notifications', '0009_push_in_turn_p', now()),
+	(108, 'notifications', '0010_push_results', now()),
+	(109, 'notifications', '0011_push_of_endpoint', now()),
+	(110, 'notifications', '0012_push_withdrawals', now()),
+	(111, 'notifications', '0013_fewer_indexes', now()),
+	(112, 'outbox', '0001_initial', now()),
+	(113, 'outbox', '0002_target_failures', now()),
+	(114, 'outbox', '0003_order_and_health', now()),
+	(115, 'outbox', '0004_canceled_label', now()),
+	(116, 'outbox', '0005_message_order', now()),
+	(117, 'outbox', '0006_replay_and_public_ids', now()),
+	(118, 'outbox', '0007_open_messages', now()),
+	(119, 'outbox', '0008_holds_erasure_conditions', now()),
+	(120, 'outbox', '0009_catalog_portal_authentication', now()),
+	(121, 'outbox', '0010_direct_requests', now()),
+	(122, 'outbox', '0011_fewer_indexes', now()),
+	(123, 'schedules', '0001_initial', now()),
+	(124, 'schedules', '0002_run_ended_of_organization', now()),
+	(125, 'schedules', '0003_canceled_label', now()),
+	(126, 'schedules', '0004_overlap_jitter_cancellation', now()),
+	(127, 'schedules', '0005_stretches', now()),
+	(128, 'schedules', '0006_rules_payloads_and_deferrals', now()),
+	(129, 'schedules', '0007_concurrency_limits', now()),
+	(130, 'schedules', '0008_due_in_turn', now()),
+	(131, 'schedules', '0009_fewer_indexes', now()),
+	(132, 'sessions', '0001_initial', now()),
+	(133, 'socialaccount', '0001_initial', now()),
+	(134, 'socialaccount', '0002_token_max_lengths', now()),
+	(135, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(136, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(137, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(138, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(139, 'technicians', '0001_initial', now()),
+	(140, 'technicians', '0002_people', now()),
+	(141, 'technicians', '0003_language_and_voice', now()),
+	(142, 'technicians', '0004_planned_times_w', now()),
+	(143, 'telephony', '0001_initial', now()),
+	(144, 'telephony', '0002_callevent_next_action_at', now()),
+	(145, 'telephony', '0003_call_priority', now()),
+	(146, 'telephony', '0004_job_news', now()),
+	(147, 'telephony', '0005_people', now()),
+	(148, 'telephony', '0006_customer_texts', now()),
+	(149, 'telephony', '0007_answered_prompts', now()),
+	(150, 'telephony', '0008_prices_and_spend_caps', now()),
+	(151, 'telephony', '0009_hang_up_at', now()),
+	(152, 'telephony', '0010_indexes_of_prices', now()),
+	(153, 'telephony', '0011_currencies_of_caps', now()),
+	(154, 'telephony', '0012_customers_of_calls', now()),
+	(155, 'telephony', '0013_indexes_of_calls', now()),
+	(156, 'telephony', '0014_exchange_rates', now()),
+	(157, 'telephony', '0015_calls_and_texts_of_leads', now()),
+	(158, 'telephony', '0016_codes_for_phones', now()),
+	(159, 'telephony', '0017_unchecked_references', now()),
+	(160, 'telephony', '0018_fewer_indexes', now()),
+	(161, 'usersessions', '0001_initial', now());
 
 INSERT INTO public.leads_callingrule VALUES
 	(1, 'US', '', 'United States', '{0,1,2,3,4,5,6}', '08:00:00', '21:00:00', false, NULL, NULL, '47 CFR 64.1200(c)(1)'),
@@ -3172,7 +3177,7 @@ INSERT INTO public.leads_callingrule VALUES
 	(5, 'US', 'TX', 'Texas', '{0,1,2,3,4,5}', '09:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051'),
 	(6, 'US', 'TX', 'Texas', '{6}', '12:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051');
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 156, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 161, true);
 
 SELECT pg_catalog.setval('public.leads_callingrule_id_seq', 6, true);
 
@@ -4056,6 +4061,8 @@ CREATE INDEX job_ended_lately ON public.jobs_job USING btree (organization_id, e
 
 CREATE INDEX job_in_turn ON public.jobs_job USING btree (organization_id, next_action_at) WHERE ((status)::text = 'dispatching'::text);
 
+CREATE INDEX job_of_technician ON public.jobs_job USING btree (technician_id) WHERE (technician_id IS NOT NULL);
+
 CREATE INDEX job_on_trial ON public.jobs_job USING btree (id) WHERE is_trial;
 
 CREATE INDEX job_open_by_address ON public.jobs_job USING btree (organization_id, address_key) WHERE ((ended_at IS NULL) AND (NOT ((address_key)::text = ''::text)));
@@ -4072,6 +4079,10 @@ CREATE INDEX job_to_move_on ON public.jobs_job USING btree (next_action_at) WHER
 
 CREATE INDEX job_to_remind_of ON public.jobs_job USING btree (attention_at) WHERE ((attention_at IS NOT NULL) AND (reminded_at IS NULL));
 
+CREATE INDEX job_waiting_for_pool ON public.jobs_job USING btree (line_pool_id) WHERE (line_pool_id IS NOT NULL);
+
+CREATE INDEX job_with_duplicates ON public.jobs_job USING btree (duplicate_of_id) WHERE (duplicate_of_id IS NOT NULL);
+
 CREATE INDEX jobs_candidate_technician_id_39b36176 ON public.jobs_candidate USING btree (technician_id);
 
 CREATE INDEX jobs_customertext_job_id_514e8f15 ON public.jobs_customertext USING btree (job_id);
@@ -4084,13 +4095,7 @@ CREATE INDEX jobs_dispatchpolicy_call_pool_id_26d8a8ab ON public.jobs_dispatchpo
 
 CREATE INDEX jobs_dispatchpolicy_organization_id_7d7dcc49 ON public.jobs_dispatchpolicy USING btree (organization_id);
 
-CREATE INDEX jobs_job_duplicate_of_id_cc88cd78 ON public.jobs_job USING btree (duplicate_of_id);
-
-CREATE INDEX jobs_job_line_pool_id_ffa0ebf6 ON public.jobs_job USING btree (line_pool_id);
-
 CREATE INDEX jobs_job_service_type_id_73a3e6c3 ON public.jobs_job USING btree (service_type_id);
-
-CREATE INDEX jobs_job_technician_id_5a9620c3 ON public.jobs_job USING btree (technician_id);
 
 CREATE INDEX jobs_jobnote_author_id_269d93cd ON public.jobs_jobnote USING btree (author_id);
 
@@ -4248,8 +4253,6 @@ CREATE INDEX notifications_claim_organization_id_8885e703 ON public.notification
 
 CREATE INDEX notifications_claim_user_id_50fe8462 ON public.notifications_claim USING btree (user_id);
 
-CREATE INDEX notifications_delivery_notification_id_ea8dc048 ON public.notifications_delivery USING btree (notification_id);
-
 CREATE INDEX notifications_delivery_organization_id_14cd9b04 ON public.notifications_delivery USING btree (organization_id);
 
 CREATE INDEX notifications_escalationpolicy_call_pool_id_3345b63f ON public.notifications_escalationpolicy USING btree (call_pool_id);
@@ -4265,8 +4268,6 @@ CREATE INDEX notifications_notification_acknowledged_by_id_a0c9f77c ON public.no
 CREATE INDEX notifications_notification_alert_id_a0035715 ON public.notifications_notification USING btree (alert_id);
 
 CREATE INDEX notifications_notification_organization_id_696639cb ON public.notifications_notification USING btree (organization_id);
-
-CREATE INDEX notifications_notification_user_id_b5e8c0ff ON public.notifications_notification USING btree (user_id);
 
 CREATE INDEX notifications_phoneconfirmation_organization_id_819f37c9 ON public.notifications_phoneconfirmation USING btree (organization_id);
 
@@ -4358,11 +4359,7 @@ CREATE INDEX outbox_eventtypeversion_event_type_id_40b754f2 ON public.outbox_eve
 
 CREATE INDEX outbox_eventtypeversion_organization_id_b0c8894b ON public.outbox_eventtypeversion USING btree (organization_id);
 
-CREATE INDEX outbox_message_organization_id_68ff6ca6 ON public.outbox_message USING btree (organization_id);
-
 CREATE INDEX outbox_messagegroup_key_c4cb171f_like ON public.outbox_messagegroup USING btree (key varchar_pattern_ops);
-
-CREATE INDEX outbox_messagegroup_organization_id_32113941 ON public.outbox_messagegroup USING btree (organization_id);
 
 CREATE INDEX outbox_portallink_endpoint_id_f07afbab ON public.outbox_portallink USING btree (endpoint_id);
 
@@ -4442,11 +4439,7 @@ CREATE INDEX schedules_exclusioncalendar_organization_id_ff298c4a ON public.sche
 
 CREATE INDEX schedules_executor_name_0745983f_like ON public.schedules_executor USING btree (name varchar_pattern_ops);
 
-CREATE INDEX schedules_run_organization_id_7e9b1fe0 ON public.schedules_run USING btree (organization_id);
-
 CREATE INDEX schedules_runreport_organization_id_e6c33215 ON public.schedules_runreport USING btree (organization_id);
-
-CREATE INDEX schedules_schedule_organization_id_8bb21e99 ON public.schedules_schedule USING btree (organization_id);
 
 CREATE INDEX schedules_schedulefeed_organization_id_af379a2c ON public.schedules_schedulefeed USING btree (organization_id);
 
@@ -4482,8 +4475,6 @@ CREATE INDEX technicians_technician_skills_skill_id_dac3e533 ON public.technicia
 
 CREATE INDEX technicians_technician_skills_technician_id_db31321d ON public.technicians_technician_skills USING btree (technician_id);
 
-CREATE INDEX telephony_callevent_call_id_87b9ca06 ON public.telephony_callevent USING btree (call_id);
-
 CREATE INDEX telephony_callevent_organization_id_040f346e ON public.telephony_callevent USING btree (organization_id);
 
 CREATE INDEX telephony_exchangerate_organization_id_ab76e7cb ON public.telephony_exchangerate USING btree (organization_id);
@@ -4493,8 +4484,6 @@ CREATE INDEX telephony_inboundcall_number_id_fb40a7f4 ON public.telephony_inboun
 CREATE INDEX telephony_inboundcall_organization_id_17775c9f ON public.telephony_inboundcall USING btree (organization_id);
 
 CREATE INDEX telephony_optout_organization_id_8b891832 ON public.telephony_optout USING btree (organization_id);
-
-CREATE INDEX telephony_text_organization_id_8c401320 ON public.telephony_text USING btree (organization_id);
 
 CREATE INDEX text_from_phone ON public.telephony_text USING btree (organization_id, from_phone, id DESC);
 

@@ -224,6 +224,7 @@ class Job(WithWindow, OwnedModel):
         null=True,
         on_delete=models.SET_NULL,
         related_name="+",
+        db_index=False,
         help_text="Pool that the job waits for.",
     )
     line_wait_until = models.DateTimeField(null=True, help_text="Deadline for getting a line.")
@@ -266,9 +267,11 @@ class Job(WithWindow, OwnedModel):
     not_again = ArrayField(
         models.BigIntegerField(), default=list, blank=True, help_text="Technicians who said they can't make it."
     )
-    technician = models.ForeignKey(Technician, null=True, on_delete=models.PROTECT, related_name="jobs")
+    technician = models.ForeignKey(
+        Technician, null=True, on_delete=models.PROTECT, related_name="jobs", db_index=False
+    )
     duplicate_of = models.ForeignKey(
-        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="duplicates"
+        "self", null=True, blank=True, on_delete=models.SET_NULL, related_name="duplicates", db_index=False
     )
     duplicate_state = models.CharField(
         max_length=16, choices=DuplicateState, default="", db_default="", blank=True
@@ -308,6 +311,11 @@ class Job(WithWindow, OwnedModel):
                 fields=["organization", "next_action_at"], condition=Q(status="dispatching"), name="job_in_turn"
             ),
             models.Index(fields=["id"], condition=Q(is_trial=True), name="job_on_trial"),
+            models.Index(fields=["technician"], condition=Q(technician__isnull=False), name="job_of_technician"),
+            models.Index(
+                fields=["duplicate_of"], condition=Q(duplicate_of__isnull=False), name="job_with_duplicates"
+            ),
+            models.Index(fields=["line_pool"], condition=Q(line_pool__isnull=False), name="job_waiting_for_pool"),
             models.Index(
                 fields=["attention_at"],
                 condition=Q(attention_at__isnull=False, reminded_at=None),

@@ -179,7 +179,7 @@ class Call(OwnedModel, Priced):
 class CallEvent(OwnedModel):
     """One report of the provider about a call, stored once."""
 
-    call = models.ForeignKey(Call, on_delete=models.CASCADE, related_name="provider_events")
+    call = models.ForeignKey(Call, on_delete=models.CASCADE, related_name="provider_events", db_index=False)
     key = models.CharField(max_length=128, help_text="Deduplicates events: a sequence number or a digest.")
     kind = models.CharField(max_length=32)
     payload = models.JSONField(default=dict)

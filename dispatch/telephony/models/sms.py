@@ -52,6 +52,9 @@ class Text(OwnedModel, Priced):
         CONFIRM = "confirm", "Code for a phone"
         TEST = "test", "Test"
 
+    organization = models.ForeignKey(
+        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
     direction = models.CharField(max_length=3, choices=Direction, default=Direction.OUT)
     purpose = models.CharField(
         max_length=16, choices=Purpose, blank=True, help_text="Of an inbound text: the purpose that handled it."
