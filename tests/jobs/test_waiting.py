@@ -15,7 +15,7 @@ from dispatch.core.redis.client import client
 from dispatch.core.runtime.queues import notification_channel
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
-from dispatch.jobs.services import dispatching, expire_offer, transitions
+from dispatch.jobs.services import auditor, dispatching, expire_offer, transitions
 from dispatch.technicians.models import Technician
 from dispatch.technicians.services import set_duty
 from dispatch.telephony import services as telephony
@@ -74,17 +74,38 @@ def test_job_for_which_everybody_is_busy_locks_only_one_technician(floor, monkey
     found = last.candidates.order_by("rank").values_list("verdict", "reason")
     assert [verdict for verdict, _ in found] == ["deferred"] * 5
     assert all("has another offer" in reason for _, reason in found)
-    floor.later(4)
+    floor.later(11)
     floor.tick()
     assert (floor.job(last).waiting_for, len(locked)) == ("technician", 2)
 
     set_duty(crew[1].pk, False, actor=MARIA)
-    floor.later(4)
+    floor.later(11)
     floor.tick()
 
     assert floor.offers(last) == []
     assert last.candidates.get(technician=crew[1]).verdict == "out"
     assert Event.objects.filter(kind="job.skipped", subject_id=last.pk).count() == 1
+
+
+def test_free_technician_costs_a_try_of_one_waiting_job(floor, monkeypatch):
+    (ann,) = floor.crew("Ann")
+    floor.started()
+    call = floor.rings(ann)
+    waiting = [floor.started() for _ in range(6)]
+    tried = []
+    real = auditor._advance_job
+
+    def noted(pk, *args):
+        tried.append(pk)
+        return real(pk, *args)
+
+    monkeypatch.setattr(auditor, "_advance_job", noted)
+    call.decline()
+    floor.until(lambda: Technician.objects.get().live_offer_id is None)
+    floor.until(lambda: Call.objects.filter(ended_at=None).count() == 0)
+    floor.tick()
+    assert floor.offers(waiting[0]) == [("Ann", "pending")]
+    assert tried == [waiting[0].pk]
 
 
 def test_waiting_too_long_for_technicians_goes_to_dispatchers(floor):

@@ -101,7 +101,7 @@ def move_on_waiting() -> int:
         | (Q(pk__in=sql.first_jobs_waiting_for_a_line(due)) if freed else Q(pk__in=[]))
     ).order_by("priority", "waiting_since", "pk")
     with limit_lock_waits(lock_waits.LOOP_S):
-        count = _advance_each(unlocked_rows(waiting, BATCH, *_STEP), offer)
+        count = _advance_each(unlocked_rows(waiting, BATCH, *_STEP), offer, skipped=_has_lost_technician)
         to_fill = Job.objects.filter(
             status=Job.Status.DISPATCHING, next_action_at__lte=clock.now(), paused_at=None
         )
@@ -206,12 +206,27 @@ def _withdraw_left_offer(offer_id: int) -> int:
     return 1
 
 
-def _advance_each(rows: Sequence[tuple[int, uuid.UUID, int]], move: Callable) -> int:
-    """Advance each job of these rows, whose columns are _STEP; return how many there are."""
+def _has_lost_technician(job_id: int) -> bool:
+    """Return whether an earlier job of the pass has taken the technician who was free for this one.
+
+    A try costs tens of statements, and a hundred jobs may wait for the same technician.
+    """
+    waiting = Job.objects.filter(
+        pk=job_id, waiting_for=transitions.Waiting.TECHNICIAN, next_action_at__gt=clock.now()
+    )
+    return waiting.exclude(pk__in=sql.jobs_whose_technician_is_free()).exists()
+
+
+def _advance_each(
+    rows: Sequence[tuple[int, uuid.UUID, int]], move: Callable, skipped: Callable[[int], bool] | None = None
+) -> int:
+    """Advance each job of these rows (columns: _STEP) that is not `skipped`; return how many rows there are."""
     timeouts: Counter[int] = Counter()
     for pk, token, organization_id in rows:
         with structlog.contextvars.bound_contextvars(job=pk):
             try:
+                if skipped is not None and skipped(pk):
+                    continue
                 if timeouts[organization_id] >= MAX_LOCK_TIMEOUTS:
                     _postpone_step(pk, token, BLOCKED_S)
                 else:

@@ -19,7 +19,7 @@ from dispatch.core.runtime.queues import notify_loop
 WAITING_LOOP = "jobs_waiting"
 KEPT_S = 600
 # Longer than a job that waits for a technician waits for its next try (`waits.TECHNICIAN_POLL_S`).
-TECHNICIAN_KEPT_S = 15
+TECHNICIAN_KEPT_S = 30
 
 
 def mark_waiting() -> None:

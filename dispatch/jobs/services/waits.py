@@ -29,8 +29,11 @@ REASONS = {
 }
 # Minimum and maximum delay before the next try to reserve a line (seconds).
 LINE_POLL_S = (1.0, 15.0)
-# Poll interval of a job that waits for a technician with another offer, unless it is woken earlier (seconds).
-TECHNICIAN_POLL_S = 3.0
+# Poll interval of a job that waits for a technician with another offer (seconds). Once one of its technicians is
+# free, the loop of waiting jobs tries it immediately.
+TECHNICIAN_POLL_S = 10.0
+# Poll interval of a job that already calls others and waits to call another technician (seconds).
+OTHERS_POLL_S = 3.0
 # Poll interval of a job that waits for the provider; the account's circuit breaker decides (seconds).
 PROVIDER_POLL_S = 3.0
 
@@ -48,7 +51,7 @@ class CascadeState:
 def wait_for_technician(job: Job, state: CascadeState) -> None:
     """Wait for technicians with another offer."""
     if state.pending:
-        slots.wait_for_others(job, state.pending, state.slots, TECHNICIAN_POLL_S)
+        slots.wait_for_others(job, state.pending, state.slots, OTHERS_POLL_S)
         return
     job.line_wait_until = None
     if job.technician_wait_until is None:
