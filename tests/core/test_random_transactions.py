@@ -113,8 +113,9 @@ class Block:
 
 
 def outcome(program: list[Any], way: Way) -> tuple[Any, list[str], bool]:
-    """Run the program on an empty table. Return the numbers, which hooks ran, and whether it raised an error."""
+    """Run the program. Return the numbers that it leaves, which hooks ran, and whether it raised an error."""
     by_cursor("TRUNCATE random_things")
+    by_cursor("INSERT INTO random_things (n) VALUES (1), (2)")
     log: list[str] = []
     is_failed = False
     for step in program:
@@ -128,7 +129,7 @@ def outcome(program: list[Any], way: Way) -> tuple[Any, list[str], bool]:
         return cursor.fetchall(), log, is_failed
 
 
-numbers = st.integers(1, 3)
+numbers = st.integers(1, 4)
 kinds = st.sampled_from(sorted(CHANGES))
 prepared_statements = st.one_of(
     st.builds(Change, st.sampled_from(["later", "later", "now"]), kinds, numbers), st.builds(Read)
@@ -136,8 +137,14 @@ prepared_statements = st.one_of(
 statements = st.one_of(
     prepared_statements, prepared_statements, st.builds(Change, st.just("cursor"), kinds, numbers)
 )
+# A savepoint that catches the exception which leaves a pipeline inside it.
+abandoned = st.builds(
+    lambda before, pending: Block(False, True, [*before, Block(True, False, [*pending, Raise()])]),
+    st.lists(statements, max_size=2),
+    st.lists(prepared_statements, max_size=3),
+)
 inside = st.recursive(
-    st.one_of(statements, statements, st.builds(Hook, numbers), st.builds(Raise)),
+    st.one_of(statements, statements, st.builds(Hook, numbers), st.builds(Raise), abandoned),
     lambda inner: st.one_of(
         st.builds(Block, st.just(False), st.booleans(), st.lists(inner, max_size=5)),
         st.builds(Block, st.just(True), st.just(False), st.lists(inner, max_size=5)),
@@ -165,15 +172,25 @@ def things(transactional_db: None) -> Iterator[None]:
     by_cursor("DROP TABLE random_things")
 
 
-@given(programs)
-def check(program: list[Any]) -> None:
-    assert outcome(program, WAITING) == outcome(program, IMMEDIATELY), program
+def check(examples: int, **how: Any) -> None:
+    """Compare the outcomes of random programs."""
+
+    @settings(max_examples=examples, **how)
+    @given(programs)
+    def compare(program: list[Any]) -> None:
+        assert outcome(program, WAITING) == outcome(program, IMMEDIATELY), program
+
+    compare()
 
 
-def test_random_transactions_end_as_if_nothing_waited(things):
-    settings(max_examples=150)(check)()
+@pytest.mark.parametrize("plans_s", [0.0, 1000.0])
+def test_random_transactions_end_as_if_nothing_waited(things, monkeypatch, plans_s):
+    monkeypatch.setattr(prepared, "PLANS_S", plans_s)  # plans are discarded before each statement, or never
+    check(150)
 
 
 @pytest.mark.soak
-def test_many_random_transactions_end_as_if_nothing_waited(things):
-    settings(max_examples=5000, derandomize=False)(check)()
+@pytest.mark.parametrize("plans_s", [0.0, 1000.0])
+def test_many_random_transactions_end_as_if_nothing_waited(things, monkeypatch, plans_s):
+    monkeypatch.setattr(prepared, "PLANS_S", plans_s)
+    check(5000, derandomize=False)

@@ -230,16 +230,37 @@ def test_pipeline_that_is_left_by_an_exception_fails_its_transaction(pending, be
     assert numbers() == []
 
 
-def test_pipeline_that_is_left_by_an_exception_fails_its_savepoint():
+@pytest.mark.parametrize("pending", [add, lambda n: prepared.execute(ADD, [n])])
+@pytest.mark.parametrize("before", [[], [1]])
+@pytest.mark.parametrize("plans_s", [0.0, 1000.0])  # whether plans are discarded before each statement
+def test_pipeline_that_is_left_by_an_exception_fails_only_its_savepoint(monkeypatch, plans_s, before, pending):
+    monkeypatch.setattr(prepared, "PLANS_S", plans_s)
+    with transaction.atomic():
+        for n in before:
+            add(n)
+        with pytest.raises(RuntimeError), transaction.atomic(), prepared.pipeline():
+            pending(2)
+            raise RuntimeError
+        add(3)
+    assert numbers() == [*before, 3]
+
+
+def test_pipeline_that_has_sent_its_statements_may_be_left_by_an_exception():
     with transaction.atomic():
         add(1)
-        with pytest.raises(RuntimeError), transaction.atomic(), prepared.pipeline():
-            add(2)
+        with pytest.raises(RuntimeError), prepared.pipeline():
             raise RuntimeError
         with pytest.raises(RuntimeError), prepared.pipeline():
-            raise RuntimeError  # nothing was lost
+            add(2)
+            prepared.fetch_all(ALL)
+            raise RuntimeError
         add(3)
-    assert numbers() == [1, 3]
+    assert numbers() == [1, 2, 3]
+
+
+def test_error_inside_a_pipeline_rolls_back_its_transaction():
+    add(1)
+    add(3)
     with pytest.raises(DataError), transaction.atomic(), prepared.pipeline():
         add(4)
         prepared.fetch_all(DIVIDE, [0])

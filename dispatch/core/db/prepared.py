@@ -216,7 +216,7 @@ def _keep_plans_fresh(raw: psycopg.Connection[Any], statements: Statements) -> N
     if now - statements.planned_at < (PLANS_S if statements.plans_s is None else statements.plans_s):
         return
     if statements.pipeline is not None:
-        statements.pipeline.add_text(DISCARD_PLANS)
+        statements.pipeline.add_text(DISCARD_PLANS, is_needed=False)
     else:
         run_script(raw, DISCARD_PLANS)
     statements.planned_at = now

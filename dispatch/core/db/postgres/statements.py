@@ -205,7 +205,7 @@ class Statements:
     def release_savepoint(self, create: str, release: str) -> None:
         """Release the savepoint that `create` made: with the changes that wait, or with the next statement.
 
-        Raises psycopg errors, also that of an earlier statement that was caught without a savepoint of its own.
+        Raises psycopg errors, also that of an earlier statement that was caught without a savepoint around it.
         """
         self._check_failure()
         if self.pipeline is not None or self.has_changes:
@@ -229,7 +229,7 @@ class Statements:
     def commit(self) -> None:
         """Commit the transaction with the changes that wait.
 
-        Raises psycopg errors, also that of an earlier statement that was caught without a savepoint of its own:
+        Raises psycopg errors, also that of an earlier statement that was caught without a savepoint around it:
         PostgreSQL would roll the transaction back, and report no error.
         """
         self._check_failure()
@@ -393,14 +393,19 @@ class Pipeline:
         self._made: dict[_Key, _Prepared] = {}
         self._begins = False  # what was added begins a transaction
         self._is_transaction = False
+        # Of what was not sent: what waited before, and whether the pipeline has added statements.
+        self._waited: list[str | Change] = []
+        self._has_own = False
         self.left_waiting: list[Change] = []  # for a later statement, or the commit
 
     def add(self, sql: str, params: Params) -> Pending:
         """Add a prepared statement and return its result, which is read later."""
-        return self._add(self._statements.dump(sql, params))
+        dumped = self._statements.dump(sql, params)
+        self.add_waiting()
+        self._has_own = True
+        return self._add(dumped)
 
     def _add(self, dumped: _Dumped) -> Pending:
-        self.add_waiting()
         commands, statement = self._statements.commands(dumped, self._made)
         pending = Pending(self, statement)
         self._commands += commands
@@ -409,27 +414,37 @@ class Pipeline:
 
     def add_change(self, change: Change) -> None:
         """Add a change."""
+        self.add_waiting()
+        self._has_own = True
         self._changes.append((change, self._add(change.statement)))
 
     def add_waiting(self) -> None:
         """Add what waits for the next statement. The beginning of a transaction is first."""
         waiting, self._statements.waiting = self._statements.waiting, []
+        self._waited += waiting
         for text in waiting:
             if text == begin_command(self._raw):
                 self._begins = True
             if isinstance(text, str):
-                self.add_text(text)
+                self._add_text(text)
             else:
-                self.add_change(text)
+                self._changes.append((text, self._add(text.statement)))
 
     @property
     def is_empty(self) -> bool:
         """Return whether nothing is to be sent."""
         return not self._commands
 
-    def add_text(self, text: str) -> None:
-        """Add a statement that is not prepared, and whose result does not matter."""
+    def add_text(self, text: str, *, is_needed: bool = True) -> None:
+        """Add a statement that is not prepared, and whose result does not matter.
+
+        `is_needed`: the transaction is not complete without it.
+        """
         self.add_waiting()
+        self._has_own |= is_needed
+        self._add_text(text)
+
+    def _add_text(self, text: str) -> None:
         self._commands.append(partial(self._raw.pgconn.send_query_params, text.encode(), None))
         self._awaited.append(None)
 
@@ -452,17 +467,19 @@ class Pipeline:
     def forget(self) -> None:
         """Forget what was not sent."""
         self._commands, self._awaited, self._changes, self._made = [], [], [], {}
-        self._begins = False
+        self._waited, self._begins, self._has_own = [], False, False
 
     def abandon(self) -> None:
         """Forget what was not sent, and roll back if the pipeline has begun a transaction.
 
-        Another transaction around it can only be rolled back if something was forgotten.
+        What waited before the pipeline waits again. A transaction around it can only be rolled back if a statement
+        of the pipeline was forgotten.
         """
-        is_complete = not self._commands and not self.left_waiting
+        own = {id(change) for change in self.left_waiting}
+        waiting = self._waited + self._statements.waiting
+        self._statements.waiting = [text for text in waiting if id(text) not in own]
+        is_complete = not self._has_own and len(self._statements.waiting) == len(waiting)
         self.forget()
-        forgotten = {id(change) for change in self.left_waiting}
-        self._statements.waiting = [text for text in self._statements.waiting if id(text) not in forgotten]
         if self._is_transaction and self._raw.pgconn.status == ConnStatus.OK:
             run_script(self._raw, "ROLLBACK")
         elif not is_complete:
