@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
-from collections.abc import Callable, Sequence
-from datetime import timedelta
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -62,6 +62,7 @@ _SKIP_TECHNICIAN = FailureRule[int](_failed_technicians.add)
 # organization. The rows of the other loops are as few as calls in progress or decisions of people.
 _DUE_SUBMISSIONS = DueIndex("jobs_submission", "next_start_at", "status = 'received'")
 _STEP = ("id", "step_token", "organization_id")
+_StepRow = tuple[int, uuid.UUID, int]
 _DUE_JOBS = DueIndex("jobs_job", "next_action_at", "status = 'dispatching'")
 
 
@@ -101,7 +102,8 @@ def move_on_waiting() -> int:
         | (Q(pk__in=sql.first_jobs_waiting_for_a_line(due)) if freed else Q(pk__in=[]))
     ).order_by("priority", "waiting_since", "pk")
     with limit_lock_waits(lock_waits.LOOP_S):
-        count = _advance_each(unlocked_rows(waiting, BATCH, *_STEP), offer, skipped=_has_lost_technician)
+        rows = unlocked_rows(waiting, BATCH, *_STEP, "waiting_for", "next_action_at")
+        count = _advance_each(_rows_to_try(rows), offer)
         to_fill = Job.objects.filter(
             status=Job.Status.DISPATCHING, next_action_at__lte=clock.now(), paused_at=None
         )
@@ -206,27 +208,31 @@ def _withdraw_left_offer(offer_id: int) -> int:
     return 1
 
 
-def _has_lost_technician(job_id: int) -> bool:
-    """Return whether an earlier job of the pass has taken the technician who was free for this one.
+def _rows_to_try(rows: Sequence[tuple[int, uuid.UUID, int, str, datetime]]) -> Iterator[_StepRow]:
+    """Yield the rows of waiting jobs, except those whose technician an earlier job of the pass has taken.
 
-    A try costs tens of statements, and a hundred jobs may wait for the same technician.
+    Their columns are _STEP, waiting_for and next_action_at. Jobs that are due are yielded anyway. A try costs tens
+    of statements, and a hundred jobs may wait for one technician.
     """
-    waiting = Job.objects.filter(
-        pk=job_id, waiting_for=transitions.Waiting.TECHNICIAN, next_action_at__gt=clock.now()
-    )
-    return waiting.exclude(pk__in=sql.jobs_whose_technician_is_free()).exists()
+    now = clock.now()
+    woken = {pk for pk, *_, why, at in rows if why == transitions.Waiting.TECHNICIAN and at > now}
+    free = set(woken)
+    for pk, token, organization_id, *_ in rows:
+        if pk in free:
+            free = sql.jobs_with_free_technician(free)
+        if pk in free or pk not in woken:
+            free.discard(pk)
+            yield pk, token, organization_id
 
 
-def _advance_each(
-    rows: Sequence[tuple[int, uuid.UUID, int]], move: Callable, skipped: Callable[[int], bool] | None = None
-) -> int:
-    """Advance each job of these rows (columns: _STEP) that is not `skipped`; return how many rows there are."""
+def _advance_each(rows: Iterable[_StepRow], move: Callable) -> int:
+    """Advance each job of these rows, whose columns are _STEP; return how many there are."""
     timeouts: Counter[int] = Counter()
+    count = 0
     for pk, token, organization_id in rows:
+        count += 1
         with structlog.contextvars.bound_contextvars(job=pk):
             try:
-                if skipped is not None and skipped(pk):
-                    continue
                 if timeouts[organization_id] >= MAX_LOCK_TIMEOUTS:
                     _postpone_step(pk, token, BLOCKED_S)
                 else:
@@ -236,7 +242,7 @@ def _advance_each(
                     raise
                 timeouts[organization_id] += 1
                 log.warning("job_blocked_by_a_lock")
-    return len(rows)
+    return count
 
 
 def _advance_job(pk: int, token: uuid.UUID, move: Callable) -> None:
