@@ -478,21 +478,6 @@ def jobs_whose_technician_is_free() -> QuerySet:
     return waiting.filter(Exists(deferred)).values("pk")
 
 
-_WITH_FREE_TECHNICIAN = """
-SELECT j.id FROM unnest(%(jobs)s::bigint[]) AS j(id)
-WHERE EXISTS (
-    SELECT FROM jobs_candidate c JOIN technicians_technician t ON t.id = c.technician_id
-    WHERE c.job_id = j.id AND c.verdict = 'deferred' AND t.live_offer_id IS NULL
-)
-"""
-
-
-def jobs_with_free_technician(ids: Collection[int]) -> set[int]:
-    """Return those of these jobs for which a technician who had another offer is free now."""
-    found = prepared.fetch_all(_WITH_FREE_TECHNICIAN, {"jobs": prepared.integers(ids)})
-    return {pk for (pk,) in found}
-
-
 def first_jobs_waiting_for_a_line(jobs: QuerySet) -> QuerySet:
     """Select ids of the jobs that get the next free line: one per organization."""
     waiting = jobs.filter(waiting_for=Job.WaitingFor.LINE)

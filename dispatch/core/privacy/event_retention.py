@@ -70,11 +70,15 @@ def delete_expired_events(organization_id: int, before: datetime, limit: int) ->
         "audit": list(chain.SUBJECTS), "audit_before": audit_before,
     }  # fmt: skip
     with transaction.atomic(), connection.cursor() as cursor:
-        cursor.execute(_DELETE.format(keep="".join(f"AND NOT ({condition}) " for condition in _needed)), given)
+        cursor.execute(_deletion(), given)
         subjects = [subject for (subject,) in cursor.fetchall()]
         if not set(chain.SUBJECTS).isdisjoint(subjects):
             chain.prune_seals(organization_id, audit_before)
     return len(subjects)
+
+
+def _deletion() -> str:
+    return _DELETE.format(keep="".join(f"AND NOT ({condition}) " for condition in _needed))
 
 
 def delete_installation_events(before: datetime, limit: int) -> int:

@@ -219,7 +219,8 @@ def _rows_to_try(rows: Sequence[tuple[int, uuid.UUID, int, str, datetime]]) -> I
     free = set(woken)
     for pk, token, organization_id, *_ in rows:
         if pk in free:
-            free = sql.jobs_with_free_technician(free)
+            still_free = sql.jobs_whose_technician_is_free().filter(pk__in=free)
+            free = set(still_free.values_list("pk", flat=True))
         if pk in free or pk not in woken:
             free.discard(pk)
             yield pk, token, organization_id
