@@ -28,7 +28,7 @@ from tests.support.database import use_instead_of_flush
 from tests.support.migrated_template import create_template
 from tests.support.waiting import PATIENCE, wait_until
 
-pytest_plugins = ["tests.phones.fixtures"]
+pytest_plugins = ["tests.phones.fixtures", "tests.notifications.fixtures"]
 use_instead_of_flush()
 # The suite uses the same examples each time, also on a busy machine; those of the soak are random.
 hypothesis_settings.register_profile(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -15,20 +14,13 @@ from notifications import loops
 from notifications.channels import kinds
 from notifications.models import AlertChannel, Channel, Delivery, Notification
 from notifications.services import chat_channels
-from tests.notifications.chat_services import SLACK_URL, Answers, chat_services
+from tests.notifications.chat_services import SLACK_URL, Answers
 from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 CHOICES = "/notifications/choices/"
 INVOKE = "/workflows/a/triggers/manual/paths/invoke?sig=x"
-
-
-@pytest.fixture
-def services(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Answers]:
-    settings.HTTP_ALLOWED_NETWORKS = ["127.0.0.0/8"]
-    with chat_services(monkeypatch) as running:
-        yield running
 
 
 @pytest.fixture
@@ -47,7 +39,7 @@ def page(browser: Client) -> str:
     return answer.content.decode()
 
 
-def test_channel_is_added_tested_and_removed(services: Answers, office: Organization, dora: User) -> None:
+def test_channel_is_added_tested_and_removed(chat_services: Answers, office: Organization, dora: User) -> None:
     browser = make.browser(dora)
     assert "/notifications/channels/new/slack/" in page(browser)
     answer = browser.post("/notifications/channels/new/slack/", {"name": "Night shift", "url": SLACK_URL})
@@ -55,12 +47,12 @@ def test_channel_is_added_tested_and_removed(services: Answers, office: Organiza
     channel = AlertChannel.objects.get()
     assert (channel.user, channel.name, channel.config["tokens"][0]) == (dora, "Night shift", "T0001")
     assert "Sending a test message" in page(browser)
-    services.answer("slack", 404, b"no_service")
+    chat_services.answer("slack", 404, b"no_service")
     loops.send_chat()
     shown = page(browser)
     assert "Slack answered 404: the webhook was deleted" in shown
     assert "abcdefghijklmnopqrst" not in shown
-    services.answers.clear()
+    chat_services.answers.clear()
     browser.post(f"/notifications/channels/{channel.pk}/test/")
     by_htmx = {"HX-Request": "true"}
     assert 'hx-trigger="every 1s"' in browser.get("/notifications/channels/", headers=by_htmx).content.decode()
@@ -70,22 +62,22 @@ def test_channel_is_added_tested_and_removed(services: Answers, office: Organiza
     assert "hx-trigger" not in shown
     opened = browser.get("/notifications/channels/")  # the page with the list, not a part of it
     assert (opened.status_code, opened["Location"]) == (302, "/notifications/choices/#channels")
-    assert "Test message to Night shift" in services.requests[-1].body.decode()
+    assert "Test message to Night shift" in chat_services.requests[-1].body.decode()
     assert Notification.objects.filter(user=dora, read_at=None).count() == 0
     browser.post(f"/notifications/channels/{channel.pk}/remove/")
     assert "Night shift" not in page(browser).partition('id="channels"')[2]
     assert AlertChannel.objects.get().config == {}
 
 
-def test_failed_test_is_not_repeated(services: Answers, office: Organization, dora: User) -> None:
-    services.answer("slack", 503)
+def test_failed_test_is_not_repeated(chat_services: Answers, office: Organization, dora: User) -> None:
+    chat_services.answer("slack", 503)
     make.browser(dora).post("/notifications/channels/new/slack/", {"url": SLACK_URL})
     loops.send_chat()
     assert [row.status for row in Delivery.objects.filter(channel=Channel.CHAT)] == ["failed"]
     assert "Slack answered 503: the service has a problem" in page(make.browser(dora))
 
 
-def test_test_messages_are_limited(services: Answers, office: Organization, dora: User) -> None:
+def test_test_messages_are_limited(chat_services: Answers, office: Organization, dora: User) -> None:
     browser = make.browser(dora)
     browser.post("/notifications/channels/new/slack/", {"url": SLACK_URL})
     channel = AlertChannel.objects.get()
@@ -95,7 +87,9 @@ def test_test_messages_are_limited(services: Answers, office: Organization, dora
     assert Notification.objects.count() == chat_channels.TEST_RATE.limit
 
 
-def test_error_keeps_what_was_entered_except_secrets(services: Answers, office: Organization, dora: User) -> None:
+def test_error_keeps_what_was_entered_except_secrets(
+    chat_services: Answers, office: Organization, dora: User
+) -> None:
     entered = {"server": "https://matrix.example.org", "token": "s3cret", "room": "#ops:example.org"}
     answer = make.browser(dora).post("/notifications/channels/new/matrix/", entered)
     assert answer.status_code == 422
@@ -105,7 +99,9 @@ def test_error_keeps_what_was_entered_except_secrets(services: Answers, office: 
     assert "s3cret" not in shown
 
 
-def test_nobody_reaches_the_channel_of_another_user(services: Answers, office: Organization, dora: User) -> None:
+def test_nobody_reaches_the_channel_of_another_user(
+    chat_services: Answers, office: Organization, dora: User
+) -> None:
     make.browser(dora).post("/notifications/channels/new/slack/", {"url": SLACK_URL})
     channel = AlertChannel.objects.get()
     other_place = make.organization("Other")
@@ -169,25 +165,25 @@ def test_what_is_no_address_of_the_service_is_refused(
 
 
 def test_kind_that_is_turned_off_cannot_be_added_or_used(
-    services: Answers, office: Organization, dora: User, settings: Any
+    chat_services: Answers, office: Organization, dora: User, settings: Any
 ) -> None:
     browser = make.browser(dora)
-    browser.post("/notifications/channels/new/webhook/", services.entered("webhook"))
+    browser.post("/notifications/channels/new/webhook/", chat_services.entered("webhook"))
     settings.ALERT_CHANNEL_KINDS = ["slack"]
     assert browser.get("/notifications/channels/new/webhook/").status_code == 404
     assert "/channels/new/webhook/" not in page(browser)
     loops.send_chat()
     assert Delivery.objects.get().error == "Webhook is turned off in this installation"
-    assert services.requests == []
+    assert chat_services.requests == []
 
 
 # --- The team's channels in the admin ----------------------------------------------------------------------------
-def test_admin_adds_tests_and_removes_a_team_channel(services: Answers, office: Organization) -> None:
+def test_admin_adds_tests_and_removes_a_team_channel(chat_services: Answers, office: Organization) -> None:
     browser = make.browser(make.admin(office, "Ada"))
     new = reverse("admin:notifications_alertchannel_add")
     assert "?kind=ntfy" in browser.get(new).content.decode()
     assert browser.get(f"{new}?kind=ntfy").status_code == 200
-    entered = {f"entry_{name}": value for name, value in services.entered("ntfy").items()}
+    entered = {f"entry_{name}": value for name, value in chat_services.entered("ntfy").items()}
     given = {"organization": office.pk, "name": "Desk", "scope": "alerts", "audience": "dispatchers"}
     answer = browser.post(f"{new}?kind=ntfy", {**given, **entered, "entry_topic": "no/topic"})
     assert "Must have 1 to 64 letters" in answer.content.decode()
@@ -196,7 +192,7 @@ def test_admin_adds_tests_and_removes_a_team_channel(services: Answers, office: 
     channel = AlertChannel.objects.get()
     assert (channel.user, channel.kind, channel.config["topic"]) == (None, "ntfy", "secret-topic")
     loops.send_chat()
-    assert "Test message to Desk" in services.requests[0].body.decode()
+    assert "Test message to Desk" in chat_services.requests[0].body.decode()
     listed = browser.get(reverse("admin:notifications_alertchannel_changelist")).content.decode()
     assert "Works" in listed
     change = reverse("admin:notifications_alertchannel_change", args=[channel.pk])
@@ -212,7 +208,7 @@ def test_admin_adds_tests_and_removes_a_team_channel(services: Answers, office: 
     assert (channel.removed_at is not None, channel.config) == (True, {})
 
 
-def test_dispatcher_cannot_change_team_channels(services: Answers, office: Organization, dora: User) -> None:
+def test_dispatcher_cannot_change_team_channels(chat_services: Answers, office: Organization, dora: User) -> None:
     browser = make.browser(dora)
     new = reverse("admin:notifications_alertchannel_add")
     for address in (new, f"{new}?kind=slack", reverse("admin:notifications_alertchannel_changelist")):
@@ -222,7 +218,7 @@ def test_dispatcher_cannot_change_team_channels(services: Answers, office: Organ
     assert not AlertChannel.objects.exists()
 
 
-def test_admin_adds_no_channel_to_another_organization(services: Answers, office: Organization) -> None:
+def test_admin_adds_no_channel_to_another_organization(chat_services: Answers, office: Organization) -> None:
     other = make.organization("Other")
     browser = make.browser(make.admin(office, "Ada"))
     given = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,19 +14,12 @@ from dispatch.jobs import signed_links
 from notifications import loops
 from notifications.models import PushSubscription
 from notifications.services.push_sign_out import COOKIE
-from tests.notifications.push_service import PushService, push_service
+from tests.notifications.push_service import PushService
 from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PUSH = "/notifications/push/"
-
-
-@pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[PushService]:
-    settings.HTTP_ALLOWED_NETWORKS = ["127.0.0.0/8"]
-    with push_service(monkeypatch) as running:
-        yield running
 
 
 @pytest.fixture
@@ -44,8 +36,8 @@ def post(client: Client, path: str, **body: Any) -> Any:
     return client.post(path, json.dumps(body), content_type="application/json")
 
 
-def test_user_turns_on_tests_and_turns_off(service: PushService, dora: User) -> None:
-    client, laptop = make.browser(dora), service.browser("laptop")
+def test_user_turns_on_tests_and_turns_off(push_service: PushService, dora: User) -> None:
+    client, laptop = make.browser(dora), push_service.browser("laptop")
     assert client.get(PUSH).json()["browsers"] == []
     answer = post(client, PUSH, do="on", subscription=laptop.subscription)
     (digest,) = answer.json()["browsers"]
@@ -54,7 +46,7 @@ def test_user_turns_on_tests_and_turns_off(service: PushService, dora: User) -> 
     assert "Sending a test notification" in client.get("/notifications/choices/").content.decode()
     while loops.send_push() == 0:
         pass
-    assert service.payloads("laptop")[0]["title"] == "Test notification"
+    assert push_service.payloads("laptop")[0]["title"] == "Test notification"
     shown = client.get("/notifications/push/browsers/", headers={"HX-Request": "true"}).content.decode()
     assert "Works." in shown
     opened = client.get("/notifications/push/browsers/")  # the page with the list, not a part of it
@@ -64,17 +56,19 @@ def test_user_turns_on_tests_and_turns_off(service: PushService, dora: User) -> 
     assert not PushSubscription.objects.exists()
 
 
-def test_sign_out_removes_this_browser_only(service: PushService, dora: User) -> None:
+def test_sign_out_removes_this_browser_only(push_service: PushService, dora: User) -> None:
     laptop, phone = make.browser(dora), make.browser(dora)
-    post(laptop, PUSH, do="on", subscription=service.browser("laptop").subscription)
-    post(phone, PUSH, do="on", subscription=service.browser("phone").subscription)
+    post(laptop, PUSH, do="on", subscription=push_service.browser("laptop").subscription)
+    post(phone, PUSH, do="on", subscription=push_service.browser("phone").subscription)
     laptop.post("/admin/logout/")
     (row,) = PushSubscription.objects.all()
     assert row.endpoint.endswith("/phone")
 
 
-def test_cookie_of_another_user_removes_nothing(service: PushService, office: Organization, dora: User) -> None:
-    post(make.browser(dora), PUSH, do="on", subscription=service.browser("laptop").subscription)
+def test_cookie_of_another_user_removes_nothing(
+    push_service: PushService, office: Organization, dora: User
+) -> None:
+    post(make.browser(dora), PUSH, do="on", subscription=push_service.browser("laptop").subscription)
     mallory = make.browser(make.dispatcher(office, "Mallory"))
     for given in (str(PushSubscription.objects.get().public_id), "nonsense", "0" * 3000):
         mallory.cookies[COOKIE] = given
@@ -83,9 +77,9 @@ def test_cookie_of_another_user_removes_nothing(service: PushService, office: Or
 
 
 def test_colleagues_browser_cannot_be_tested_or_removed(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    post(make.browser(dora), PUSH, do="on", subscription=service.browser("laptop").subscription)
+    post(make.browser(dora), PUSH, do="on", subscription=push_service.browser("laptop").subscription)
     row = PushSubscription.objects.get()
     mallory = make.browser(make.dispatcher(office, "Mallory"))
     for act in ("test", "remove"):
@@ -109,15 +103,15 @@ def test_malformed_body_is_refused(dora: User, body: bytes, status: int) -> None
     assert answer.status_code == status
 
 
-def test_technician_gets_push_by_their_link(service: PushService, office: Organization) -> None:
+def test_technician_gets_push_by_their_link(push_service: PushService, office: Organization) -> None:
     ann = make.technician(office, "Ann")
     path = urlsplit(signed_links.technician_url(ann)).path + "push/"
-    client, phone = Client(), service.browser("phone")
+    client, phone = Client(), push_service.browser("phone")
     (digest,) = post(client, path, do="on", subscription=phone.subscription).json()["browsers"]
     post(client, path, do="test", browser=digest)
     while loops.send_push() == 0:
         pass
-    (payload,) = service.payloads("phone")
+    (payload,) = push_service.payloads("phone")
     assert payload["url"].startswith("/t/")
     assert client.get(payload["url"]).status_code == 200
     assert post(client, "/t/forged/push/", do="on", subscription=phone.subscription).status_code == 404

@@ -8,7 +8,6 @@ notification, whatever the context grants; there, `showNotification` records wha
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
@@ -20,7 +19,7 @@ from playwright.sync_api import Page, Route, expect
 from dispatch.jobs import signed_links
 from notifications import loops
 from notifications.models import PushSubscription
-from tests.notifications.push_service import PushService, push_service
+from tests.notifications.push_service import PushService
 from tests.support import factories as make
 from tests.support.waiting import wait_until
 
@@ -62,19 +61,12 @@ RECORD = """() => {
 }"""
 
 
-@pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[PushService]:
-    settings.HTTP_ALLOWED_NETWORKS = ["127.0.0.0/8"]
-    with push_service(monkeypatch) as running:
-        yield running
-
-
 class Visitor:
     """A page that subscribes at the tests' service, and its service worker."""
 
-    def __init__(self, page: Page, service: PushService) -> None:
+    def __init__(self, page: Page, push_service: PushService) -> None:
         self.page, self._ids = page, list[str]()
-        page.add_init_script(SUBSCRIBE % json.dumps(service.browser("laptop").subscription))
+        page.add_init_script(SUBSCRIBE % json.dumps(push_service.browser("laptop").subscription))
         page.context.grant_permissions(["notifications"])
         self.is_real = page.evaluate("Notification.permission") == "granted"
         if not self.is_real:
@@ -126,15 +118,15 @@ def send() -> None:
         threads.submit(run).result()
 
 
-def test_user_turns_it_on_and_the_test_notification_is_shown(floor, sign_in, service: PushService) -> None:
+def test_user_turns_it_on_and_the_test_notification_is_shown(floor, sign_in, push_service: PushService) -> None:
     page = sign_in(make.dispatcher(floor.organization), path="/notifications/choices/")
-    visitor = Visitor(page, service)
+    visitor = Visitor(page, push_service)
     visitor.turn_on("Turn on for this browser")
     expect(page.locator("[data-here]")).to_be_visible()
     page.get_by_role("button", name="Send a test notification", exact=True).click()
     expect(page.get_by_text("Sent. It appears within seconds.")).to_be_visible()
     send()
-    (payload,) = service.payloads("laptop")
+    (payload,) = push_service.payloads("laptop")
     visitor.receive(payload)
     wait_until(lambda: [one["title"] for one in visitor.shown()] == ["Test notification"])
     expect(page.locator("#push").get_by_text("Works.")).to_be_visible()
@@ -146,10 +138,10 @@ def test_user_turns_it_on_and_the_test_notification_is_shown(floor, sign_in, ser
 
 
 def test_list_of_browsers_is_read_again_while_an_earlier_answer_is_slow(
-    floor, sign_in, service: PushService
+    floor, sign_in, push_service: PushService
 ) -> None:
     page = sign_in(make.dispatcher(floor.organization), path="/notifications/choices/")
-    visitor = Visitor(page, service)
+    visitor = Visitor(page, push_service)
     held: list[Route] = []
     page.route("**/push/browsers/", lambda route: route.fallback() if held else held.append(route))
     visitor.turn_on("Turn on for this browser")
@@ -163,9 +155,9 @@ def test_list_of_browsers_is_read_again_while_an_earlier_answer_is_slow(
     expect(page.locator("#push").get_by_text("Works.")).to_be_visible()
 
 
-def test_click_opens_the_page_in_the_open_tab(floor, sign_in, service: PushService) -> None:
+def test_click_opens_the_page_in_the_open_tab(floor, sign_in, push_service: PushService) -> None:
     page = sign_in(make.dispatcher(floor.organization), path="/notifications/choices/")
-    visitor = Visitor(page, service)
+    visitor = Visitor(page, push_service)
     visitor.turn_on("Turn on for this browser")
     actions = [{"action": "acknowledge", "title": "Acknowledge", "url": "/leads/"}]
     alert = {"type": "show", "tag": "dispatch-1", "title": "Job 12", "body": "", "url": "/board/?job=12"}
@@ -181,18 +173,18 @@ def test_click_opens_the_page_in_the_open_tab(floor, sign_in, service: PushServi
     assert len(page.context.pages) == 1
 
 
-def test_browser_renews_its_subscription_without_a_session(floor, sign_in, service: PushService) -> None:
+def test_browser_renews_its_subscription_without_a_session(floor, sign_in, push_service: PushService) -> None:
     page = sign_in(make.dispatcher(floor.organization), path="/notifications/choices/")
-    visitor = Visitor(page, service)
+    visitor = Visitor(page, push_service)
     visitor.turn_on("Turn on for this browser")
     wait_until(lambda: visitor.worker.evaluate("async () => Boolean(await remembered())"))
     page.context.clear_cookies()
-    visitor.worker.evaluate(CHANGE, service.browser("renewed").subscription)
+    visitor.worker.evaluate(CHANGE, push_service.browser("renewed").subscription)
     wait_until(lambda: PushSubscription.objects.get().endpoint.endswith("/renewed"))
     wait_until(lambda: visitor.worker.evaluate("async () => (await remembered()).endpoint").endswith("/renewed"))
 
 
-def test_blocked_notifications_are_explained(floor, sign_in, service: PushService) -> None:
+def test_blocked_notifications_are_explained(floor, sign_in, push_service: PushService) -> None:
     page = sign_in(make.dispatcher(floor.organization), path="/notifications/choices/")
     page.add_init_script(PERMISSION % "denied")
     page.reload()
@@ -200,17 +192,17 @@ def test_blocked_notifications_are_explained(floor, sign_in, service: PushServic
     expect(page.get_by_role("button", name="Turn on for this browser")).to_be_hidden()
 
 
-def test_technician_turns_it_on(floor, sign_in, service: PushService) -> None:
+def test_technician_turns_it_on(floor, sign_in, push_service: PushService) -> None:
     (ann,) = floor.crew("Ann")
     path = urlsplit(signed_links.technician_url(ann)).path
     page = sign_in(make.dispatcher(floor.organization), path=path, width=390)
-    visitor = Visitor(page, service)
+    visitor = Visitor(page, push_service)
     visitor.turn_on("Turn on notifications")
     page.get_by_role("button", name="Send a test notification").click()
     expect(page.get_by_text("Sent. It appears within seconds.")).to_be_visible()
     assert PushSubscription.objects.get().technician == ann
     send()
-    visitor.receive(service.payloads("laptop")[0])
+    visitor.receive(push_service.payloads("laptop")[0])
     wait_until(lambda: [one["title"] for one in visitor.shown()] == ["Test notification"])
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,28 +18,21 @@ from notifications import loops
 from notifications.models import Alert, Delivery
 from notifications.services import acknowledge_alert, chat_channels
 from notifications.services.notifications import handle_early
-from tests.notifications.chat_services import Answers, chat_services
+from tests.notifications.chat_services import Answers
 from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def services(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Answers]:
-    settings.HTTP_ALLOWED_NETWORKS = ["127.0.0.0/8"]
-    with chat_services(monkeypatch) as running:
-        yield running
-
-
 class Desk:
     """A dispatcher with a channel, an open alert, and the link that the channel got."""
 
-    def __init__(self, services: Answers, *, for_team: bool = False) -> None:
-        self.services = services
+    def __init__(self, chat_services: Answers, *, for_team: bool = False) -> None:
+        self.services = chat_services
         self.office = make.organization("Desert Air")
         self.dora = make.dispatcher(self.office, "Dora", on_duty=True)
         self.channel = chat_channels.add_channel(
-            self.office, None if for_team else self.dora, "slack", "", services.entered("slack"),
+            self.office, None if for_team else self.dora, "slack", "", chat_services.entered("slack"),
             actor=actor_of(self.dora),
         )  # fmt: skip
         with transaction.atomic():
@@ -63,8 +55,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(services: Answers) -> Desk:
-    return Desk(services)
+def desk(chat_services: Answers) -> Desk:
+    return Desk(chat_services)
 
 
 def test_opening_the_link_acknowledges_nothing(desk: Desk) -> None:
@@ -169,8 +161,8 @@ def test_link_ends_with_what_it_belongs_to(desk: Desk, change: Any) -> None:
     assert desk.alert.status == Alert.Status.OPEN
 
 
-def test_link_of_a_team_asks_for_sign_in_and_names_the_member(services: Answers) -> None:
-    desk = Desk(services, for_team=True)
+def test_link_of_a_team_asks_for_sign_in_and_names_the_member(chat_services: Answers) -> None:
+    desk = Desk(chat_services, for_team=True)
     anybody = Client(enforce_csrf_checks=True)
     assert "login" in anybody.get(desk.link)["Location"]
     assert anybody.post(desk.link.partition("?")[0]).status_code in (302, 403)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from notifications import loops
 from notifications.models import Alert, AlertChannel, Channel, Delivery, Notification, Preference
 from notifications.services import acknowledge_alert, chat_channels, chat_deliveries, handle
 from notifications.services.notifications import handle_early
-from tests.notifications.chat_services import Answers, chat_services
+from tests.notifications.chat_services import Answers
 from tests.support import factories as make
 from tests.support.waiting import wait_until
 
@@ -28,14 +27,6 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 KINDS = AlertChannel.Kind.values
 Status = Delivery.Status
-
-
-@pytest.fixture
-def services(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Answers]:
-    settings.HTTP_ALLOWED_NETWORKS = ["127.0.0.0/8"]
-    settings.ALERT_CHANNEL_TIMEOUT_S = 60.0
-    with chat_services(monkeypatch) as running:
-        yield running
 
 
 @pytest.fixture
@@ -48,9 +39,9 @@ def dora(office: Organization) -> User:
     return make.dispatcher(office, "Dora", on_duty=True)
 
 
-def add(services: Answers, office: Organization, user: User | None, kind: str = "slack") -> AlertChannel:
+def add(chat_services: Answers, office: Organization, user: User | None, kind: str = "slack") -> AlertChannel:
     actor = actor_of(user) if user else events.SYSTEM
-    return chat_channels.add_channel(office, user, kind, "", services.entered(kind), actor=actor)
+    return chat_channels.add_channel(office, user, kind, "", chat_services.entered(kind), actor=actor)
 
 
 def raise_alert(office: Organization, subject_id: int = 12, **data: Any) -> Alert:
@@ -78,20 +69,20 @@ def deliveries() -> list[tuple[str, str]]:
 
 
 def test_each_service_gets_its_own_protocol(
-    services: Answers, office: Organization, dora: User, monkeypatch: pytest.MonkeyPatch
+    chat_services: Answers, office: Organization, dora: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chat_channels, "MAX_PER_PERSON", len(KINDS))
     for kind in KINDS:
-        add(services, office, dora, kind)
+        add(chat_services, office, dora, kind)
     raise_alert(office)
     assert send() == [], "its chat messages are part of the escalation"
     escalate()
     assert send() == [(Status.SENT, "")] * len(KINDS)
-    got = {kind: next(one for one in services.requests if path in one.path) for kind, path in {
+    got = {kind: next(one for one in chat_services.requests if path in one.path) for kind, path in {
         "slack": "/services/", "teams": "/workflows/", "google_chat": "/spaces/", "telegram": "/sendMessage",
         "matrix": "/_matrix/", "webhook": "/webhook/"}.items()}  # fmt: skip
-    got["ntfy"] = next(one for one in services.requests if one.path == "/")
-    assert len(services.requests) == len(KINDS)
+    got["ntfy"] = next(one for one in chat_services.requests if one.path == "/")
+    assert len(chat_services.requests) == len(KINDS)
     assert got["slack"].path.startswith("/hooks.slack.com/services/T0001/B0001/abcdefghijklmnopqrstuvwx")
     assert "sig=s1g-n_ature" in got["teams"].path
     card = got["teams"].json["attachments"][0]["content"]["body"]
@@ -110,37 +101,37 @@ def test_each_service_gets_its_own_protocol(
     assert got["webhook"].headers["Idempotency-Key"] == sent["id"]
     assert sent["title"] == "Desert Air: Schedule Nightly is failing: no line"
     assert "/a/" in sent["acknowledge"]
-    for one in services.requests:
+    for one in chat_services.requests:
         assert "Nightly is failing" in json.dumps(one.json), one
         assert "/a/" in one.body.decode() or "/a/" in one.headers.get("X-Click", "")
 
 
 def test_text_of_customers_is_no_mention_link_or_format(
-    services: Answers, office: Organization, dora: User
+    chat_services: Answers, office: Organization, dora: User
 ) -> None:
     for kind in ("slack", "google_chat", "teams", "telegram", "matrix"):
-        add(services, office, dora, kind)
+        add(chat_services, office, dora, kind)
     with transaction.atomic():
         text = "<!channel> <users/all> <at>x</at> @room [pay](http://evil.example/x)"
         event = events.append(office.pk, "job.pending", 12, reason_text=text)
         handle_early(Event.objects.get(pk=event.pk))
     escalate()
     send()
-    assert len(services.requests) == 5
-    for one in services.requests:
+    assert len(chat_services.requests) == 5
+    for one in chat_services.requests:
         shown = json.dumps(one.json, ensure_ascii=False)
         assert not any(word in shown for word in ("<!", "<users", "<at", "&lt;!", "evil.example", "](http://e")), (
             shown
         )
-    assert next(one for one in services.requests if "_matrix" in one.path).json["m.mentions"] == {}
+    assert next(one for one in chat_services.requests if "_matrix" in one.path).json["m.mentions"] == {}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_deleted_webhook_stops_the_channel_and_says_why(
-    services: Answers, office: Organization, dora: User, kind: str
+    chat_services: Answers, office: Organization, dora: User, kind: str
 ) -> None:
-    channel = add(services, office, dora, kind)
-    services.answer(kind, 404, b'{"errcode": "M_NOT_FOUND"}')
+    channel = add(chat_services, office, dora, kind)
+    chat_services.answer(kind, 404, b'{"errcode": "M_NOT_FOUND"}')
     raise_alert(office)
     escalate()
     ((status, error),) = send()
@@ -154,7 +145,7 @@ def test_deleted_webhook_stops_the_channel_and_says_why(
     raise_alert(office, 13)
     escalate()
     assert len(send()) == 1
-    services.answers.clear()
+    chat_services.answers.clear()
     chat_channels.send_test(channel, user=dora, actor=actor_of(dora))
     assert send()[-1] == (Status.SENT, "")
     channel.refresh_from_db()
@@ -165,11 +156,11 @@ def test_deleted_webhook_stops_the_channel_and_says_why(
 
 
 def test_owner_is_notified_of_a_stopped_channel_and_nobody_else(
-    services: Answers, office: Organization, dora: User
+    chat_services: Answers, office: Organization, dora: User
 ) -> None:
     make.dispatcher(office, "Dan")
-    channel = add(services, office, dora)
-    services.answer("slack", 404, b"no_service")
+    channel = add(chat_services, office, dora)
+    chat_services.answer("slack", 404, b"no_service")
     raise_alert(office)
     escalate()
     send()
@@ -182,25 +173,27 @@ def test_owner_is_notified_of_a_stopped_channel_and_nobody_else(
     )
 
 
-def test_busy_service_is_tried_again_when_it_wants(services: Answers, office: Organization, dora: User) -> None:
-    add(services, office, dora)
-    services.answer("slack", 429, Retry_After="40")
+def test_busy_service_is_tried_again_when_it_wants(
+    chat_services: Answers, office: Organization, dora: User
+) -> None:
+    add(chat_services, office, dora)
+    chat_services.answer("slack", 429, Retry_After="40")
     raise_alert(office)
     escalate()
     assert send() == [(Status.WAITING, "Slack answered 429: too many messages")]
     row = Delivery.objects.get(channel=Channel.CHAT)
     assert row.next_attempt_at is not None
     assert (row.next_attempt_at - clock.now()).total_seconds() > 30
-    services.answers.clear()
+    chat_services.answers.clear()
     clock.travel(41)
     assert send() == [(Status.SENT, "")]
 
 
 def test_failing_service_pauses_its_channel_and_the_message_is_given_up(
-    services: Answers, office: Organization, dora: User
+    chat_services: Answers, office: Organization, dora: User
 ) -> None:
-    channel = add(services, office, dora)
-    services.answer("slack", 503)
+    channel = add(chat_services, office, dora)
+    chat_services.answer("slack", 503)
     raise_alert(office)
     escalate()
     for _ in range(3):
@@ -216,23 +209,23 @@ def test_failing_service_pauses_its_channel_and_the_message_is_given_up(
     assert deliveries() == [(Status.FAILED, "Slack answered 503: the service has a problem")]
 
 
-def test_redirect_is_not_followed(services: Answers, office: Organization, dora: User) -> None:
+def test_redirect_is_not_followed(chat_services: Answers, office: Organization, dora: User) -> None:
     for kind in ("webhook", "matrix", "ntfy"):
-        add(services, office, dora, kind)
-        services.answer(kind, 302, Location="http://169.254.169.254/latest/meta-data/")
+        add(chat_services, office, dora, kind)
+        chat_services.answer(kind, 302, Location="http://169.254.169.254/latest/meta-data/")
     raise_alert(office)
     escalate()
     assert {status for status, _ in send()} == {Status.FAILED}
-    assert len(services.requests) == 3
+    assert len(chat_services.requests) == 3
     assert all("a redirect, which is not followed" in error for _, error in deliveries())
 
 
 @pytest.mark.parametrize("kind", ["webhook", "matrix", "ntfy"])
 def test_name_that_resolves_to_an_internal_address_gets_nothing(
-    services: Answers, office: Organization, dora: User, kind: str, settings: Any
+    chat_services: Answers, office: Organization, dora: User, kind: str, settings: Any
 ) -> None:
     """As after DNS rebinding: the name was fine when the channel was added."""
-    entered = services.entered(kind)
+    entered = chat_services.entered(kind)
     name = "url" if kind == "webhook" else "server"
     entered[name] = entered[name].replace("127.0.0.1", "localhost")
     chat_channels.add_channel(office, dora, kind, "", entered, actor=actor_of(dora))
@@ -242,15 +235,15 @@ def test_name_that_resolves_to_an_internal_address_gets_nothing(
     ((status, error),) = send()
     assert status == Status.FAILED
     assert "is a private or loopback address" in error
-    assert services.requests == []
+    assert chat_services.requests == []
 
 
 def test_secrets_are_encrypted_and_not_logged(
-    services: Answers, office: Organization, dora: User, caplog: pytest.LogCaptureFixture, capsys: Any
+    chat_services: Answers, office: Organization, dora: User, caplog: pytest.LogCaptureFixture, capsys: Any
 ) -> None:
     for kind in ("slack", "telegram", "ntfy", "webhook", "matrix"):
-        add(services, office, dora, kind)
-        services.answer(kind, 500)
+        add(chat_services, office, dora, kind)
+        chat_services.answer(kind, 500)
     secrets = (
         "abcdefghijklmnopqrstuvwx",
         "AAE-secret_token",
@@ -273,13 +266,13 @@ def test_secrets_are_encrypted_and_not_logged(
         assert secret not in said
 
 
-def test_hanging_service_holds_up_nobody_else(services: Answers, office: Organization, dora: User) -> None:
+def test_hanging_service_holds_up_nobody_else(chat_services: Answers, office: Organization, dora: User) -> None:
     dan = make.dispatcher(office, "Dan", on_duty=True)
     other = make.organization("Other")
     olga = make.dispatcher(other, "Olga", on_duty=True)
-    stuck = [add(services, office, dora), add(services, other, olga)]
-    fine = [add(services, office, dan, "telegram"), add(services, other, olga, "ntfy")]
-    services.hanging.add("slack")
+    stuck = [add(chat_services, office, dora), add(chat_services, other, olga)]
+    fine = [add(chat_services, office, dan, "telegram"), add(chat_services, other, olga, "ntfy")]
+    chat_services.hanging.add("slack")
     for place in (office, other):
         raise_alert(place)
     for _ in range(3):  # people of a step are reached one after another
@@ -296,26 +289,26 @@ def test_hanging_service_holds_up_nobody_else(services: Answers, office: Organiz
         going = Delivery.objects.filter(destination__in=stuck, status=Status.SENDING)
         assert set(going.values_list("destination_id", flat=True)) == {row.pk for row in stuck}
     finally:
-        services.go_on.set()
+        chat_services.go_on.set()
         FairThreads.stop_threads(60)
 
 
 def test_hanging_service_ends_with_the_time_limit(
-    services: Answers, office: Organization, dora: User, settings: Any
+    chat_services: Answers, office: Organization, dora: User, settings: Any
 ) -> None:
     settings.ALERT_CHANNEL_TIMEOUT_S = 0.3
-    add(services, office, dora, "webhook")
-    services.hanging.add("webhook")
+    add(chat_services, office, dora, "webhook")
+    chat_services.hanging.add("webhook")
     raise_alert(office)
     escalate()
     assert send() == [(Status.WAITING, "Webhook did not answer within 0.3 s")]
 
 
 def test_message_is_sent_again_after_a_kill_with_the_same_key(
-    services: Answers, office: Organization, dora: User
+    chat_services: Answers, office: Organization, dora: User
 ) -> None:
-    add(services, office, dora, "webhook")
-    add(services, office, dora, "matrix")
+    add(chat_services, office, dora, "webhook")
+    add(chat_services, office, dora, "matrix")
     raise_alert(office)
     escalate()
     for row in chat_deliveries._first_due():  # what a process does before it is killed
@@ -325,14 +318,14 @@ def test_message_is_sent_again_after_a_kill_with_the_same_key(
     clock.travel(125)
     assert send() == [(Status.SENT, "")] * 2
     keys = sorted(Delivery.objects.values_list("pk", flat=True).filter(channel=Channel.CHAT))
-    assert {one.headers.get("Idempotency-Key", one.path.rpartition("/")[2]) for one in services.requests} == {
+    assert {one.headers.get("Idempotency-Key", one.path.rpartition("/")[2]) for one in chat_services.requests} == {
         f"dispatch-{pk}" for pk in keys
     }
 
 
-def test_acknowledged_alert_drops_what_waits(services: Answers, office: Organization, dora: User) -> None:
-    add(services, office, dora)
-    services.answer("slack", 503)
+def test_acknowledged_alert_drops_what_waits(chat_services: Answers, office: Organization, dora: User) -> None:
+    add(chat_services, office, dora)
+    chat_services.answer("slack", 503)
     alert = raise_alert(office)
     escalate()
     send()
@@ -340,30 +333,30 @@ def test_acknowledged_alert_drops_what_waits(services: Answers, office: Organiza
     clock.travel(100)
     send()
     assert [status for status, _ in deliveries()] == [Status.DROPPED]
-    assert len(services.requests) == 1
+    assert len(chat_services.requests) == 1
 
 
-def test_former_member_gets_nothing(services: Answers, office: Organization, dora: User) -> None:
-    add(services, office, dora)
+def test_former_member_gets_nothing(chat_services: Answers, office: Organization, dora: User) -> None:
+    add(chat_services, office, dora)
     raise_alert(office)
     escalate()
     Membership.objects.filter(user=dora).update(is_active=False, on_duty=False)
     assert [status for status, _ in send()] == [Status.DROPPED]
-    assert services.requests == []
+    assert chat_services.requests == []
 
 
-def test_preferences_apply_to_chat(services: Answers, office: Organization, dora: User) -> None:
-    add(services, office, dora)
+def test_preferences_apply_to_chat(chat_services: Answers, office: Organization, dora: User) -> None:
+    add(chat_services, office, dora)
     Preference.objects.create(organization=office, user=dora, kind="job.running_late", chat=True)
     for kind in ("job.running_late", "job.not_started"):
         with transaction.atomic():
             event = events.append(office.pk, kind, 12, technician="Ann", minutes=5)
             handle([Event.objects.get(pk=event.pk)])
     assert send() == [(Status.SENT, "")]
-    assert "running late" in services.requests[0].body.decode()
+    assert "running late" in chat_services.requests[0].body.decode()
     Preference.objects.create(organization=office, user=dora, kind="schedule.failing", chat=False)
     dan = make.dispatcher(office, "Dan", on_duty=True)
-    add(services, office, dan)
+    add(chat_services, office, dan)
     alert = raise_alert(office)
     escalate()
     send()
@@ -374,11 +367,11 @@ def test_preferences_apply_to_chat(services: Answers, office: Organization, dora
 @pytest.mark.parametrize("status", [404, 503])
 @pytest.mark.parametrize("role", ["dispatcher", "admin"])
 def test_broken_channel_alone_reaches_nobody(
-    services: Answers, office: Organization, status: int, role: str
+    chat_services: Answers, office: Organization, status: int, role: str
 ) -> None:
     """A cycle in which no message was taken ends with the last resort."""
-    add(services, office, make.member(office, role, "Dora"))
-    services.answer("slack", status)
+    add(chat_services, office, make.member(office, role, "Dora"))
+    chat_services.answer("slack", status)
     alert = raise_alert(office)
     escalate()
     send()
@@ -390,9 +383,9 @@ def test_broken_channel_alone_reaches_nobody(
 
 
 def test_plugin_that_refuses_its_settings_logs_no_secret(
-    services: Answers, office: Organization, dora: User, capsys: Any, caplog: pytest.LogCaptureFixture
+    chat_services: Answers, office: Organization, dora: User, capsys: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    channel = add(services, office, dora, "telegram")
+    channel = add(chat_services, office, dora, "telegram")
     AlertChannel.objects.filter(pk=channel.pk).update(config={"token": "not/a/token-secret", "chat": "1"})
     raise_alert(office)
     escalate()
@@ -401,54 +394,58 @@ def test_plugin_that_refuses_its_settings_logs_no_secret(
 
 
 # --- The team's channels ----------------------------------------------------------------------------------------
-def test_team_channel_gets_alerts_at_once_and_again(services: Answers, office: Organization, dora: User) -> None:
-    add(services, office, None)
+def test_team_channel_gets_alerts_at_once_and_again(
+    chat_services: Answers, office: Organization, dora: User
+) -> None:
+    add(chat_services, office, None)
     other = make.organization("Other")
     raise_alert(other)
     alert = raise_alert(office)
     assert send() == [(Status.SENT, "")]
-    assert f"/notifications/alerts/{alert.pk}/" in services.requests[0].body.decode()
-    assert "/a/" not in services.requests[0].body.decode().replace("/alerts/", "")
+    assert f"/notifications/alerts/{alert.pk}/" in chat_services.requests[0].body.decode()
+    assert "/a/" not in chat_services.requests[0].body.decode().replace("/alerts/", "")
     raise_alert(office, 12)
     assert Notification.objects.filter(alert=alert, user=None).count() == 1
     acknowledge_alert(alert.pk, user=dora, actor=actor_of(dora), via="app")
     clock.travel(1000)
     loops.escalate()  # nothing has followed
     send()
-    texts = [one.body.decode() for one in services.requests if f"/alerts/{alert.pk}/" in one.body.decode()]
+    texts = [one.body.decode() for one in chat_services.requests if f"/alerts/{alert.pk}/" in one.body.decode()]
     assert len(texts) == 2
     assert "nothing has happened since" in texts[1] or "acknowledged this" in texts[1]
 
 
-def test_team_channel_for_dispatchers_gets_nothing_for_admins(services: Answers, office: Organization) -> None:
-    channel = add(services, office, None)
+def test_team_channel_for_dispatchers_gets_nothing_for_admins(
+    chat_services: Answers, office: Organization
+) -> None:
+    channel = add(chat_services, office, None)
     AlertChannel.objects.filter(pk=channel.pk).update(scope="shown")
     with transaction.atomic():
         for kind in ("endpoint.disabled", "job.running_late", "campaign.paused"):
             event = events.append(office.pk, kind, 12, name="ERP", technician="Ann")
             handle([Event.objects.get(pk=event.pk)])
     send()
-    assert ["running late" in one.body.decode() for one in services.requests] == [True]
+    assert ["running late" in one.body.decode() for one in chat_services.requests] == [True]
 
 
 def test_removed_channel_keeps_no_secret_and_gets_nothing(
-    services: Answers, office: Organization, dora: User
+    chat_services: Answers, office: Organization, dora: User
 ) -> None:
-    channel = add(services, office, dora)
+    channel = add(chat_services, office, dora)
     raise_alert(office)
     escalate()
     chat_channels.remove_channel(channel, actor=actor_of(dora))
     assert [status for status, _ in send()] == [Status.DROPPED]
     channel.refresh_from_db()
     assert (channel.config, channel.address) == ({}, "")
-    assert services.requests == []
+    assert chat_services.requests == []
 
 
-def test_channels_are_limited(services: Answers, office: Organization, dora: User) -> None:
+def test_channels_are_limited(chat_services: Answers, office: Organization, dora: User) -> None:
     for _ in range(chat_channels.MAX_PER_PERSON):
-        add(services, office, dora)
+        add(chat_services, office, dora)
     with pytest.raises(ValidationError, match="At most 5 channels"):
-        add(services, office, dora)
+        add(chat_services, office, dora)
     dan = make.dispatcher(office, "Dan")
-    add(services, office, dan)
-    add(services, office, None)
+    add(chat_services, office, dan)
+    add(chat_services, office, None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -32,7 +31,7 @@ from notifications.models import (
 )
 from notifications.services import acknowledge_alert, handle, push_deliveries, push_keys, push_subscriptions
 from notifications.services.notifications import handle_early
-from tests.notifications.push_service import HOST, PushService, push_service
+from tests.notifications.push_service import HOST, PushService
 from tests.support import factories as make
 from tests.support.waiting import wait_until
 
@@ -45,14 +44,6 @@ CHROME = (
 
 
 @pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[PushService]:
-    settings.HTTP_ALLOWED_NETWORKS = ["127.0.0.0/8"]
-    settings.PUSH_TIMEOUT_S = 60.0
-    with push_service(monkeypatch) as running:
-        yield running
-
-
-@pytest.fixture
 def office() -> Organization:
     return make.organization("Desert Air")
 
@@ -62,8 +53,10 @@ def dora(office: Organization) -> User:
     return make.dispatcher(office, "Dora", on_duty=True)
 
 
-def subscribe(service: PushService, office: Organization, owner: Any, name: str = "laptop") -> PushSubscription:
-    browser = service.browser(name)
+def subscribe(
+    push_service: PushService, office: Organization, owner: Any, name: str = "laptop"
+) -> PushSubscription:
+    browser = push_service.browser(name)
     browser.server_key = push_keys.load_keys().public
     return push_subscriptions.subscribe(office, owner, browser.subscription, agent=CHROME, actor=events.SYSTEM)
 
@@ -93,17 +86,17 @@ def deliveries() -> list[tuple[str, str]]:
 
 
 def test_alert_reaches_each_browser_encrypted_and_signed(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    subscribe(service, office, dora, "laptop")
-    subscribe(service, office, dora, "phone")
+    subscribe(push_service, office, dora, "laptop")
+    subscribe(push_service, office, dora, "phone")
     alert = raise_alert(office)
     assert send() == [], "its pushes are part of the escalation"
     escalate()
     assert send() == [(Status.SENT, "")]
-    assert sorted(one.browser for one in service.pushed) == ["laptop", "phone"]
-    assert service.refused == []
-    pushed = service.pushed[0]
+    assert sorted(one.browser for one in push_service.pushed) == ["laptop", "phone"]
+    assert push_service.refused == []
+    pushed = push_service.pushed[0]
     assert pushed.claims["aud"] == f"https://{HOST}"
     assert (pushed.headers["Urgency"], 3000 < pushed.ttl_s <= 3600) == ("high", True)
     assert len(pushed.headers["Topic"]) == 32
@@ -118,13 +111,13 @@ def test_alert_reaches_each_browser_encrypted_and_signed(
 
 
 def test_link_of_the_notification_acknowledges_as_its_user(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    subscription = subscribe(service, office, dora)
+    subscription = subscribe(push_service, office, dora)
     alert = raise_alert(office)
     escalate()
     send()
-    url = service.pushed[0].payload["actions"][0]["url"]
+    url = push_service.pushed[0].payload["actions"][0]["url"]
     client = Client()
     assert client.get(url).status_code == 200
     alert.refresh_from_db()
@@ -137,22 +130,22 @@ def test_link_of_the_notification_acknowledges_as_its_user(
 
 
 def test_acknowledged_alert_closes_its_notification(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     dan = make.dispatcher(office, "Dan")
     alert = raise_alert(office)
     escalate()
     send()
     acknowledge_alert(alert.pk, user=dan, actor=actor_of(dan), via="app")
     send()
-    shown, closed = service.pushed
+    shown, closed = push_service.pushed
     assert closed.payload["type"] == "close"
     assert closed.payload["tag"] == shown.payload["tag"]
     assert closed.payload["title"] == "Acknowledged by Dan"
     assert closed.headers["Topic"] == shown.headers["Topic"], "it replaces an alert that was not delivered yet"
     assert send() == [(Status.SENT, "")]
-    assert len(service.pushed) == 2
+    assert len(push_service.pushed) == 2
 
 
 def note_event(office: Organization, kind: str, **data: Any) -> None:
@@ -161,15 +154,15 @@ def note_event(office: Organization, kind: str, **data: Any) -> None:
         handle([Event.objects.get(pk=event.pk)])
 
 
-def test_deleted_note_closes_its_notification(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora)
+def test_deleted_note_closes_its_notification(push_service: PushService, office: Organization, dora: User) -> None:
+    subscribe(push_service, office, dora)
     Preference.objects.create(organization=office, user=dora, kind="job.note_written", push=True)
     note_event(office, "job.note_written", mentioned=[dora.pk])
     assert send() == [(Status.SENT, "")]
     for _ in range(2):
         note_event(office, "job.note_deleted")
         send()
-    shown, closed = service.pushed
+    shown, closed = push_service.pushed
     assert (shown.payload["type"], closed.payload["type"]) == ("show", "close")
     assert closed.payload["tag"] == shown.payload["tag"]
     assert closed.payload["title"] == "Dan deleted the note"
@@ -177,31 +170,31 @@ def test_deleted_note_closes_its_notification(service: PushService, office: Orga
 
 
 def test_note_deleted_before_its_push_is_sent_shows_nothing(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     Preference.objects.create(organization=office, user=dora, kind="job.note_written", push=True)
     note_event(office, "job.note_written", mentioned=[dora.pk])
     note_event(office, "job.note_deleted")
     assert send() == [(Status.DROPPED, "")]
-    assert service.pushed == []
+    assert push_service.pushed == []
 
 
-def test_acknowledged_alert_drops_what_waits(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora)
+def test_acknowledged_alert_drops_what_waits(push_service: PushService, office: Organization, dora: User) -> None:
+    subscribe(push_service, office, dora)
     alert = raise_alert(office)
     escalate()
     acknowledge_alert(alert.pk, user=dora, actor=actor_of(dora), via="app")
     assert send() == [(Status.DROPPED, "")]
-    assert service.requests == 0
+    assert push_service.requests == 0
 
 
 def test_browser_that_unsubscribed_is_removed_and_its_user_is_notified(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
     make.dispatcher(office, "Dan")
-    subscribe(service, office, dora)
-    service.answer("laptop", 410)
+    subscribe(push_service, office, dora)
+    push_service.answer("laptop", 410)
     raise_alert(office)
     escalate()
     ((status, error),) = send()
@@ -217,46 +210,48 @@ def test_browser_that_unsubscribed_is_removed_and_its_user_is_notified(
     assert row.title.startswith("Chrome on Windows no longer gets push notifications")
 
 
-def test_one_gone_browser_does_not_fail_the_other(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora, "laptop")
-    subscribe(service, office, dora, "phone")
-    service.answer("laptop", 404)
+def test_one_gone_browser_does_not_fail_the_other(
+    push_service: PushService, office: Organization, dora: User
+) -> None:
+    subscribe(push_service, office, dora, "laptop")
+    subscribe(push_service, office, dora, "phone")
+    push_service.answer("laptop", 404)
     raise_alert(office)
     escalate()
     assert send() == [(Status.SENT, "")]
     assert [row.name for row in PushSubscription.objects.all()] == ["Chrome on Windows"]
-    assert len(service.payloads("phone")) == 1
+    assert len(push_service.payloads("phone")) == 1
 
 
 @pytest.mark.parametrize("as_date", [False, True])
 def test_busy_service_is_tried_again_when_it_wants(
-    service: PushService, office: Organization, dora: User, as_date: bool
+    push_service: PushService, office: Organization, dora: User, as_date: bool
 ) -> None:
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     raise_alert(office)
     escalate()
     when = (clock.now() + timedelta(seconds=41)).strftime("%a, %d %b %Y %H:%M:%S GMT") if as_date else "40"
-    service.answer("laptop", 429, Retry_After=when)
+    push_service.answer("laptop", 429, Retry_After=when)
     send()
     (message,) = PushMessage.objects.all()
     assert (message.status, message.error) == ("waiting", f"{HOST} answered 429: too many messages")
     assert message.next_attempt_at is not None
     assert (message.next_attempt_at - clock.now()).total_seconds() > 30
-    service.answers.clear()
+    push_service.answers.clear()
     raise_alert(office, 13)  # another message does not go either
     escalate()
     clock.travel(-100)
     send()
-    assert service.requests == 1
+    assert push_service.requests == 1
     clock.travel(145)
     assert {status for status, _ in send()} == {Status.SENT}
 
 
 def test_failing_service_is_tried_again_and_given_up(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    subscribe(service, office, dora)
-    service.answer("laptop", 503)
+    subscribe(push_service, office, dora)
+    push_service.answer("laptop", 503)
     raise_alert(office)
     escalate()
     send()
@@ -265,29 +260,29 @@ def test_failing_service_is_tried_again_and_given_up(
         send()
     status, error = deliveries()[0]
     assert (status, error) == (Status.FAILED, f"{HOST} answered 503: the service has a problem")
-    assert service.requests <= 8
+    assert push_service.requests <= 8
 
 
-def test_redirect_is_not_followed(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora)
-    service.answer("laptop", 307, Location="http://169.254.169.254/latest")
+def test_redirect_is_not_followed(push_service: PushService, office: Organization, dora: User) -> None:
+    subscribe(push_service, office, dora)
+    push_service.answer("laptop", 307, Location="http://169.254.169.254/latest")
     raise_alert(office)
     escalate()
     assert send() == [(Status.FAILED, f"{HOST} answered 307: a redirect, which is not followed")]
-    assert service.requests == 1
+    assert push_service.requests == 1
 
 
 def test_endpoint_inside_the_network_is_not_called(
-    office: Organization, dora: User, service: PushService, settings: Any
+    office: Organization, dora: User, push_service: PushService, settings: Any
 ) -> None:
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     settings.HTTP_ALLOWED_NETWORKS = []
     raise_alert(office)
     escalate()
     ((status, error),) = send()
     assert status == Status.FAILED
     assert "may not be called" in error
-    assert service.requests == 0
+    assert push_service.requests == 0
 
 
 @pytest.mark.parametrize(
@@ -309,9 +304,9 @@ def test_endpoint_inside_the_network_is_not_called(
     ],
 )
 def test_forged_subscription_is_refused(
-    service: PushService, office: Organization, dora: User, change: dict[str, Any]
+    push_service: PushService, office: Organization, dora: User, change: dict[str, Any]
 ) -> None:
-    entered = {**service.browser("laptop").subscription, **change}
+    entered = {**push_service.browser("laptop").subscription, **change}
     with pytest.raises(ValidationError):
         push_subscriptions.subscribe(office, dora, entered, agent="", actor=events.SYSTEM)
     assert not PushSubscription.objects.exists()
@@ -334,56 +329,60 @@ def test_key_of_the_environment_has_precedence(settings: Any) -> None:
 
 
 def test_browser_of_another_key_is_removed_with_notice(
-    service: PushService, office: Organization, dora: User, settings: Any
+    push_service: PushService, office: Organization, dora: User, settings: Any
 ) -> None:
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     settings.VAPID_PRIVATE_KEY = push_keys.generate_key()
     raise_alert(office)
     escalate()
     ((status, error),) = send()
     assert status == Status.FAILED
     assert "another key" in error
-    assert service.refused
+    assert push_service.refused
     assert Event.objects.filter(kind="push_subscription.expired").count() == 1
 
 
 def test_endpoint_and_keys_are_encrypted_and_not_in_events(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     with connection.cursor() as cursor:
         cursor.execute("SELECT endpoint, keys FROM notifications_pushsubscription")
         stored = " ".join(cursor.fetchone())
-    secret = service.browsers["laptop"].subscription
+    secret = push_service.browsers["laptop"].subscription
     for text in (secret["endpoint"], secret["keys"]["auth"], secret["keys"]["p256dh"]):
         assert text not in stored
         assert not any(text in json.dumps(event.data) for event in Event.objects.all())
 
 
-def test_organization_may_hide_details(service: PushService, office: Organization, dora: User) -> None:
+def test_organization_may_hide_details(push_service: PushService, office: Organization, dora: User) -> None:
     EscalationPolicy.objects.create(organization=office, push_shows_details=False)
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     raise_alert(office)
     escalate()
     send()
-    payload = service.pushed[0].payload
+    payload = push_service.pushed[0].payload
     assert (payload["title"], payload["body"]) == ("A job needs a dispatcher", "Desert Air")
 
 
-def test_preference_for_other_events_sends_at_once(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora)
+def test_preference_for_other_events_sends_at_once(
+    push_service: PushService, office: Organization, dora: User
+) -> None:
+    subscribe(push_service, office, dora)
     Preference.objects.create(organization=office, user=dora, kind="job.cannot_make_it", push=True)
     make.dispatcher(office, "Dan")
     with transaction.atomic():
         handle([events.append(office.pk, "job.cannot_make_it", 12, technician="Ann", note="flat tire")])
     assert send() == [(Status.SENT, "")]
-    pushed = service.pushed[0]
+    pushed = push_service.pushed[0]
     assert pushed.payload["title"] == "Job 12: Ann can't make it"
     assert (pushed.headers["Urgency"], pushed.payload["actions"]) == ("normal", [])
 
 
-def test_push_turned_off_for_alerts_is_not_used(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora)
+def test_push_turned_off_for_alerts_is_not_used(
+    push_service: PushService, office: Organization, dora: User
+) -> None:
+    subscribe(push_service, office, dora)
     Preference.objects.create(organization=office, user=dora, kind="job.pending", push=False)
     dan = make.dispatcher(office, "Dan", on_duty=True)
     User.objects.filter(pk=dan.pk).update(phone=make.phone())
@@ -394,9 +393,11 @@ def test_push_turned_off_for_alerts_is_not_used(service: PushService, office: Or
     assert send() == []
 
 
-def test_browser_alone_that_fails_reaches_nobody(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora)
-    service.answer("laptop", 410)
+def test_browser_alone_that_fails_reaches_nobody(
+    push_service: PushService, office: Organization, dora: User
+) -> None:
+    subscribe(push_service, office, dora)
+    push_service.answer("laptop", 410)
     raise_alert(office)
     for _ in range(12):
         escalate()
@@ -405,117 +406,119 @@ def test_browser_alone_that_fails_reaches_nobody(service: PushService, office: O
     assert Delivery.objects.filter(channel=Channel.EMAIL).exists()
 
 
-def test_former_member_gets_nothing(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora)
+def test_former_member_gets_nothing(push_service: PushService, office: Organization, dora: User) -> None:
+    subscribe(push_service, office, dora)
     raise_alert(office)
     escalate()
     Membership.objects.filter(user=dora).update(is_active=False)
     send()
-    assert service.requests == 0
+    assert push_service.requests == 0
     assert PushMessage.objects.get().status == "dropped"
 
 
 def test_end_of_all_sessions_ends_push_until_it_is_turned_on_again(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     raise_alert(office)
     escalate()
     end_all_sessions(dora, actor=events.SYSTEM)
     send()
-    assert service.requests == 0
+    assert push_service.requests == 0
     assert push_subscriptions.states_of(office.pk, dora) == []
     clock.travel(1)
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     raise_alert(office, 13)
     escalate()
     send()
-    assert any("Job 13" in one["title"] for one in service.payloads("laptop"))
+    assert any("Job 13" in one["title"] for one in push_service.payloads("laptop"))
 
 
 def test_kill_between_sending_and_recording_sends_again_under_the_same_tag(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     raise_alert(office)
     escalate()
     send()
     PushMessage.objects.update(status="sending", next_attempt_at=clock.now(), ended_at=None)
     assert send() == [(Status.SENT, "")]
-    first, second = service.pushed
+    first, second = push_service.pushed
     assert first.payload["tag"] == second.payload["tag"]
 
 
-def test_hanging_service_holds_up_nobody_else(service: PushService, office: Organization, dora: User) -> None:
+def test_hanging_service_holds_up_nobody_else(push_service: PushService, office: Organization, dora: User) -> None:
     other = make.organization("Other")
     dana = make.dispatcher(other, "Dana", on_duty=True)
-    service.hanging.add("laptop")
-    subscribe(service, office, dora, "laptop")
-    subscribe(service, other, dana, "phone")
+    push_service.hanging.add("laptop")
+    subscribe(push_service, office, dora, "laptop")
+    subscribe(push_service, other, dana, "phone")
     FairThreads.start_threads()
     try:
         raise_alert(office)
         raise_alert(other)
         escalate()
-        wait_until(lambda: loops.send_push() is not None and service.payloads("phone"))
-        assert service.payloads("laptop") == []
+        wait_until(lambda: loops.send_push() is not None and push_service.payloads("phone"))
+        assert push_service.payloads("laptop") == []
         assert push_deliveries.busy_subscriptions()
     finally:
-        service.go_on.set()
+        push_service.go_on.set()
         FairThreads.stop_threads(10)
 
 
-def test_number_of_browsers_is_limited(service: PushService, office: Organization, dora: User) -> None:
+def test_number_of_browsers_is_limited(push_service: PushService, office: Organization, dora: User) -> None:
     for number in range(push_subscriptions.MAX_PER_PERSON):
-        subscribe(service, office, dora, f"browser-{number}")
-    subscribe(service, office, dora, "browser-0")  # the same again
+        subscribe(push_service, office, dora, f"browser-{number}")
+    subscribe(push_service, office, dora, "browser-0")  # the same again
     with pytest.raises(ValidationError, match="At most 10"):
-        subscribe(service, office, dora, "one-more")
+        subscribe(push_service, office, dora, "one-more")
 
 
 def test_colleague_who_turns_it_on_in_the_same_browser_takes_it_over(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
     dan = make.dispatcher(office, "Dan")
-    subscribe(service, office, dora)
-    subscribe(service, office, dan)
+    subscribe(push_service, office, dora)
+    subscribe(push_service, office, dan)
     assert [row.user for row in PushSubscription.objects.all()] == [dan]
 
 
 def test_browser_of_another_organization_is_untouched(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
     other = make.organization("Other")
-    subscribe(service, office, dora)
-    subscribe(service, other, make.dispatcher(other, "Mallory"))
+    subscribe(push_service, office, dora)
+    subscribe(push_service, other, make.dispatcher(other, "Mallory"))
     assert PushSubscription.objects.count() == 2
 
 
 def test_long_text_of_any_alphabet_fits_into_a_message(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     raise_alert(office)
     Notification.objects.update(title="緊" * 160, body="€😀" * 250)
     Alert.objects.update(title="緊" * 160, body="€😀" * 250)
     escalate()
     assert send() == [(Status.SENT, "")]
-    assert len(service.pushed[0].body) <= 4096
+    assert len(push_service.pushed[0].body) <= 4096
 
 
-def test_test_notification_is_sent_and_limited(service: PushService, office: Organization, dora: User) -> None:
-    row = subscribe(service, office, dora)
+def test_test_notification_is_sent_and_limited(
+    push_service: PushService, office: Organization, dora: User
+) -> None:
+    row = subscribe(push_service, office, dora)
     for _ in range(push_subscriptions.TEST_RATE.limit):
         push_subscriptions.send_test(row, actor=actor_of(dora))
     with pytest.raises(push_subscriptions.TestRefused):
         push_subscriptions.send_test(row, actor=actor_of(dora))
     send()
-    assert service.pushed[0].payload["title"] == "Test notification"
+    assert push_service.pushed[0].payload["title"] == "Test notification"
     assert push_subscriptions.states_of(office.pk, dora)[0].test == "sent"
 
 
-def test_alert_that_returns_is_shown_again(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora)
+def test_alert_that_returns_is_shown_again(push_service: PushService, office: Organization, dora: User) -> None:
+    subscribe(push_service, office, dora)
     alert = raise_alert(office)
     escalate()
     send()
@@ -527,4 +530,4 @@ def test_alert_that_returns_is_shown_again(service: PushService, office: Organiz
     loops.escalate()
     escalate()
     send()
-    assert [one["type"] for one in service.payloads("laptop")] == ["show", "close", "show"]
+    assert [one["type"] for one in push_service.payloads("laptop")] == ["show", "close", "show"]

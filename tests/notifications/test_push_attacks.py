@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,20 +27,13 @@ from notifications.services import (
     push_renewal,
     push_subscriptions,
 )
-from tests.notifications.push_service import HOST, PushService, push_service
+from tests.notifications.push_service import HOST, PushService
 from tests.notifications.test_push import CHROME, escalate, raise_alert, send
 from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 PUSH = "/notifications/push/"
-
-
-@pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[PushService]:
-    settings.HTTP_ALLOWED_NETWORKS = ["127.0.0.0/8"]
-    with push_service(monkeypatch) as running:
-        yield running
 
 
 @pytest.fixture
@@ -54,8 +46,10 @@ def dora(office: Organization) -> User:
     return make.dispatcher(office, "Dora", on_duty=True)
 
 
-def subscribe(service: PushService, office: Organization, owner: Any, name: str = "laptop") -> PushSubscription:
-    entered = service.browser(name).subscription
+def subscribe(
+    push_service: PushService, office: Organization, owner: Any, name: str = "laptop"
+) -> PushSubscription:
+    entered = push_service.browser(name).subscription
     return push_subscriptions.subscribe(office, owner, entered, agent=CHROME, actor=events.SYSTEM)
 
 
@@ -63,35 +57,37 @@ def post(client: Any, body: bytes, path: str = PUSH) -> Any:
     return client.post(path, body, content_type="application/json")
 
 
-def test_browsers_of_ended_sessions_do_not_count(service: PushService, office: Organization, dora: User) -> None:
+def test_browsers_of_ended_sessions_do_not_count(
+    push_service: PushService, office: Organization, dora: User
+) -> None:
     for number in range(push_subscriptions.MAX_PER_PERSON):
-        subscribe(service, office, dora, f"browser-{number}")
+        subscribe(push_service, office, dora, f"browser-{number}")
     end_all_sessions(dora, actor=events.SYSTEM)
     clock.travel(1)
-    row = subscribe(service, office, dora, "new")
+    row = subscribe(push_service, office, dora, "new")
     assert list(push_subscriptions.subscriptions_of(office.pk, dora)) == [row]
 
 
-def test_returning_member_turns_push_on_again(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora)
+def test_returning_member_turns_push_on_again(push_service: PushService, office: Organization, dora: User) -> None:
+    subscribe(push_service, office, dora)
     membership = Membership.objects.get(user=dora)
     accounts.change_member(membership.pk, actor=events.SYSTEM, is_active=False)
     accounts.change_member(membership.pk, actor=events.SYSTEM, is_active=True)
     raise_alert(office)
     escalate()
     send()
-    assert service.requests == 0
+    assert push_service.requests == 0
     assert not PushSubscription.objects.exists()
 
 
 def test_subscribing_again_ends_the_pause_of_a_failing_browser(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    row = subscribe(service, office, dora)
+    row = subscribe(push_service, office, dora)
     PushSubscription.objects.filter(pk=row.pk).update(
         failures=5, error="failed", paused_until=clock.now().replace(year=2100)
     )
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     raise_alert(office)
     escalate()
     assert send() == [(Delivery.Status.SENT, "")]
@@ -120,12 +116,12 @@ def test_poisoned_body_is_refused_or_ignored(dora: User, body: bytes) -> None:
 
 @pytest.mark.parametrize("point", ["identity", "compressed", "off the curve"])
 def test_keys_that_are_no_points_are_refused(
-    service: PushService, office: Organization, dora: User, point: str
+    push_service: PushService, office: Organization, dora: User, point: str
 ) -> None:
-    entered = service.browser("laptop").subscription
+    entered = push_service.browser("laptop").subscription
     raw = {
         "identity": b"\0" * 65,
-        "compressed": b"\2" + service.browsers["laptop"].point[1:33],
+        "compressed": b"\2" + push_service.browsers["laptop"].point[1:33],
         "off the curve": b"\4" + b"\1" * 64,
     }[point]
     entered["keys"]["p256dh"] = push_keys.to_base64url(raw)
@@ -134,25 +130,25 @@ def test_keys_that_are_no_points_are_refused(
 
 
 def test_poisoned_browser_in_the_database_fails_alone(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    bad = subscribe(service, office, dora, "bad")
-    subscribe(service, office, dora, "good")
+    bad = subscribe(push_service, office, dora, "bad")
+    subscribe(push_service, office, dora, "good")
     bad.keys = {"p256dh": "AAAA", "auth": "A"}
     bad.save()
     raise_alert(office)
     escalate()
     assert send() == [(Delivery.Status.SENT, "")]
-    assert len(service.payloads("good")) == 1
+    assert len(push_service.payloads("good")) == 1
     bad.refresh_from_db()
     assert bad.error == "The notification could not be sent"
 
 
 def test_too_long_message_fails_without_losing_the_browser(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    row = subscribe(service, office, dora)
-    service.answer("laptop", 413)
+    row = subscribe(push_service, office, dora)
+    push_service.answer("laptop", 413)
     raise_alert(office)
     escalate()
     assert send() == [(Delivery.Status.FAILED, f"{HOST} answered 413: the message is too long")]
@@ -162,10 +158,10 @@ def test_too_long_message_fails_without_losing_the_browser(
 
 @pytest.mark.parametrize("given", ["-5", "9" * 30, "1e9", "\u00b2", "Thu, 01 Jan 1970 00:00:00 GMT", "soon", ""])
 def test_hostile_retry_after_is_bounded(
-    service: PushService, office: Organization, dora: User, given: str
+    push_service: PushService, office: Organization, dora: User, given: str
 ) -> None:
-    subscribe(service, office, dora)
-    service.answer("laptop", 429, Retry_After=given)
+    subscribe(push_service, office, dora)
+    push_service.answer("laptop", 429, Retry_After=given)
     raise_alert(office)
     escalate()
     send()
@@ -175,17 +171,17 @@ def test_hostile_retry_after_is_bounded(
 
 
 def test_logs_have_neither_endpoint_nor_keys(
-    service: PushService, office: Organization, dora: User, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+    push_service: PushService, office: Organization, dora: User, caplog: pytest.LogCaptureFixture, monkeypatch: Any
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    subscribe(service, office, dora, "secret-endpoint")
+    subscribe(push_service, office, dora, "secret-endpoint")
     for status in (500, 403, 410):
-        service.answer("secret-endpoint", status)
+        push_service.answer("secret-endpoint", status)
         raise_alert(office, status)
         escalate()
         send()
-    bad = subscribe(service, office, dora, "secret-other")
-    service.requests = 0
+    bad = subscribe(push_service, office, dora, "secret-other")
+    push_service.requests = 0
     monkeypatch.setattr("notifications.channels.push.encrypt", lambda *args: 1 / 0)
     raise_alert(office, 7)
     escalate()
@@ -193,7 +189,7 @@ def test_logs_have_neither_endpoint_nor_keys(
     stored = json.dumps([event.data for event in Event.objects.all()])
     for model in (PushMessage, Delivery):
         stored += str(list(model.objects.values_list("error")))
-    secret = service.browsers["secret-other"].subscription["keys"]
+    secret = push_service.browsers["secret-other"].subscription["keys"]
     for text in ("secret-endpoint", "secret-other", secret["auth"], secret["p256dh"]):
         assert text not in caplog.text
         assert text not in stored
@@ -202,11 +198,11 @@ def test_logs_have_neither_endpoint_nor_keys(
 
 
 def test_thousands_of_browsers_of_one_person_delay_nobody_else(
-    service: PushService, office: Organization, dora: User, monkeypatch: pytest.MonkeyPatch
+    push_service: PushService, office: Organization, dora: User, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     other = make.organization("Other")
     dana = make.dispatcher(other, "Dana", on_duty=True)
-    first = subscribe(service, office, dora)
+    first = subscribe(push_service, office, dora)
     PushSubscription.objects.bulk_create(
         PushSubscription(
             organization=office, user=dora, name="Browser", host=HOST, endpoint=first.endpoint,
@@ -214,33 +210,33 @@ def test_thousands_of_browsers_of_one_person_delay_nobody_else(
         )
         for number in range(2000)
     )  # fmt: skip
-    subscribe(service, other, dana, "phone")
+    subscribe(push_service, other, dana, "phone")
     raise_alert(office)
     raise_alert(other)
     escalate()
     monkeypatch.setattr(push_deliveries, "BATCH", 10)
     loops.send_push()
-    assert "phone" in [pushed.browser for pushed in service.pushed[:2]]
+    assert "phone" in [pushed.browser for pushed in push_service.pushed[:2]]
 
 
 def test_browser_of_another_organization_is_neither_listed_nor_used(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
     other = make.organization("Other")
     Membership.objects.create(organization=other, user=dora, role="dispatcher", joined_at=clock.now())
-    subscribe(service, other, dora)
+    subscribe(push_service, other, dora)
     raise_alert(office)
     escalate()
     send()
     assert not Delivery.objects.filter(organization=office, channel=Channel.PUSH, status="sent").exists()
-    assert service.requests == 0
+    assert push_service.requests == 0
 
 
 def test_technician_s_browser_gets_nothing_of_another_technician(
-    service: PushService, office: Organization
+    push_service: PushService, office: Organization
 ) -> None:
     ann, bob = make.technician(office, "Ann"), make.technician(office, "Bob")
-    subscribe(service, office, ann, "phone")
+    subscribe(push_service, office, ann, "phone")
     push_messages.write_for_technician(bob.pk, PushMessage.Purpose.JOB, 1, 0, clock.now().replace(year=2100))
     assert not PushMessage.objects.exists()
 
@@ -249,27 +245,27 @@ def test_technician_s_browser_gets_nothing_of_another_technician(
 RENEW = "/notifications/push/renew/"
 
 
-def renew(service: PushService, old: str, new: str, **change: Any) -> Any:
+def renew(push_service: PushService, old: str, new: str, **change: Any) -> Any:
     """Ask for a renewal as the service worker does, without a session."""
-    before = {**service.browsers[old].subscription, **change}
-    body = json.dumps({"before": before, "subscription": service.browser(new).subscription})
+    before = {**push_service.browsers[old].subscription, **change}
+    body = json.dumps({"before": before, "subscription": push_service.browser(new).subscription})
     return post(Client(enforce_csrf_checks=True), body.encode(), RENEW)
 
 
 def test_renewal_replaces_the_browser_in_each_organization(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
     other = make.organization("Other")
     ann = make.technician(other, "Ann")
-    subscribe(service, office, dora)
-    shared = service.browsers["laptop"].subscription
+    subscribe(push_service, office, dora)
+    shared = push_service.browsers["laptop"].subscription
     push_subscriptions.subscribe(other, ann, shared, agent=CHROME, actor=events.SYSTEM)
     raise_alert(office)
-    answer = renew(service, "laptop", "renewed")
+    answer = renew(push_service, "laptop", "renewed")
     assert (answer.status_code, answer.json()) == (200, {"renewed": 2})
     escalate()
     send()
-    assert len(service.payloads("renewed")) == 1
+    assert len(push_service.payloads("renewed")) == 1
     assert {row.user or row.technician for row in PushSubscription.objects.all()} == {dora, ann}
     renewed = Event.objects.filter(kind="push_subscription.renewed")
     assert sorted(event.actor_type for event in renewed) == ["technician", "user"]
@@ -277,49 +273,54 @@ def test_renewal_replaces_the_browser_in_each_organization(
 
 
 def test_renewal_whose_answer_was_lost_may_come_again(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    subscribe(service, office, dora)
-    body = {"before": service.browsers["laptop"].subscription, "subscription": service.browser("b").subscription}
+    subscribe(push_service, office, dora)
+    body = {
+        "before": push_service.browsers["laptop"].subscription,
+        "subscription": push_service.browser("b").subscription,
+    }
     for _ in range(2):
         answer = post(Client(), json.dumps(body).encode(), RENEW)
         assert (answer.status_code, answer.json()) == (200, {"renewed": 1})
     assert PushSubscription.objects.count() == 1
 
 
-def test_renewal_needs_the_secret_of_the_browser(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora)
-    other = service.browser("other").subscription["keys"]
+def test_renewal_needs_the_secret_of_the_browser(
+    push_service: PushService, office: Organization, dora: User
+) -> None:
+    subscribe(push_service, office, dora)
+    other = push_service.browser("other").subscription["keys"]
     forged: list[dict[str, Any]] = [{"keys": other}, {"keys": {}}, {"keys": None}, {"keys": {"auth": "ü"}}]
     for change in (*forged, {"endpoint": None}, {"endpoint": "\ud800"}):
-        assert renew(service, "laptop", "thief", **change).status_code == 404
+        assert renew(push_service, "laptop", "thief", **change).status_code == 404
     assert PushSubscription.objects.get().endpoint.endswith("/laptop")
 
 
-def test_guesses_at_renewals_are_limited(service: PushService, settings: Any) -> None:
+def test_guesses_at_renewals_are_limited(push_service: PushService, settings: Any) -> None:
     settings.LINK_GUESS_RATE = "3/min"
-    service.browser("laptop")
-    found = [renew(service, "laptop", "thief").status_code for _ in range(5)]
+    push_service.browser("laptop")
+    found = [renew(push_service, "laptop", "thief").status_code for _ in range(5)]
     assert found == [404, 404, 404, 429, 429]
 
 
-def test_renewals_of_a_browser_are_limited(service: PushService, office: Organization, dora: User) -> None:
-    subscribe(service, office, dora, "browser-0")
+def test_renewals_of_a_browser_are_limited(push_service: PushService, office: Organization, dora: User) -> None:
+    subscribe(push_service, office, dora, "browser-0")
     most = push_renewal.RATE.limit
-    found = [renew(service, f"browser-{n}", f"browser-{n + 1}").status_code for n in range(most + 1)]
+    found = [renew(push_service, f"browser-{n}", f"browser-{n + 1}").status_code for n in range(most + 1)]
     assert found == [200] * most + [429]
 
 
 def test_renewal_does_not_outlive_the_end_of_all_sessions(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     end_all_sessions(dora, actor=events.SYSTEM)
-    assert renew(service, "laptop", "renewed").status_code == 404
-    subscribe(service, office, dora, "laptop")
+    assert renew(push_service, "laptop", "renewed").status_code == 404
+    subscribe(push_service, office, dora, "laptop")
     office.is_active = False
     office.save()
-    assert renew(service, "laptop", "renewed").status_code == 404
+    assert renew(push_service, "laptop", "renewed").status_code == 404
 
 
 @pytest.mark.parametrize(
@@ -336,14 +337,14 @@ def test_poisoned_renewal_is_refused(client: Client, body: bytes) -> None:
 
 # --- State -------------------------------------------------------------------------------------------------------
 def test_state_says_whether_push_works(
-    service: PushService, office: Organization, dora: User, settings: Any
+    push_service: PushService, office: Organization, dora: User, settings: Any
 ) -> None:
     settings.PUBLIC_BASE_URL = "https://dispatch.example.com"
     state = push_health.read_state
     assert state(office.pk).name == push_health.UNUSED
-    subscribe(service, office, dora)
+    subscribe(push_service, office, dora)
     assert (state(office.pk).name, push_health.find_fault(office.pk)) == (push_health.WORKING, "")
-    service.answer("laptop", 403)
+    push_service.answer("laptop", 403)
     for number in (1, 2):
         raise_alert(office, number)
         escalate()
@@ -366,11 +367,11 @@ def test_unreadable_key_is_reported(office: Organization) -> None:
 
 
 def test_admin_lists_browsers_without_secrets_and_removes_them(
-    service: PushService, office: Organization, dora: User
+    push_service: PushService, office: Organization, dora: User
 ) -> None:
     alma = make.admin(office, "Alma")
-    row = subscribe(service, office, dora)
-    service.answer("laptop", 403)
+    row = subscribe(push_service, office, dora)
+    push_service.answer("laptop", 403)
     raise_alert(office)
     escalate()
     send()
@@ -379,7 +380,7 @@ def test_admin_lists_browsers_without_secrets_and_removes_them(
         page = client.get(f"/admin/notifications/pushsubscription/{path}").content.decode()
         assert "Dora" in page
         assert "answered 403" in page
-        secret = service.browsers["laptop"].subscription
+        secret = push_service.browsers["laptop"].subscription
         for text in (secret["endpoint"], secret["keys"]["auth"], secret["keys"]["p256dh"], row.endpoint_hash):
             assert text not in page
     assert client.get("/admin/notifications/pushsubscription/add/").status_code == 403

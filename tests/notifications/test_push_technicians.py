@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 
 from dispatch.core import events
@@ -15,16 +12,9 @@ from notifications.models import PushMessage
 from notifications.services import push_keys, push_subscriptions
 from tests.harness.jobs import Floor
 from tests.jobs.conftest import floor  # noqa: F401
-from tests.notifications.push_service import PushService, push_service
+from tests.notifications.push_service import PushService
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-
-@pytest.fixture
-def service(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[PushService]:
-    settings.HTTP_ALLOWED_NETWORKS = ["127.0.0.0/8"]
-    with push_service(monkeypatch) as running:
-        yield running
 
 
 def send() -> None:
@@ -33,16 +23,16 @@ def send() -> None:
 
 
 def test_offer_acceptance_and_cancellation_reach_the_technician(
-    service: PushService, floor: Floor  # noqa: F811
+    push_service: PushService, floor: Floor  # noqa: F811
 ) -> None:  # fmt: skip
     (ann,) = floor.crew("Ann")
-    browser = service.browser("phone")
+    browser = push_service.browser("phone")
     browser.server_key = push_keys.load_keys().public
     push_subscriptions.subscribe(floor.organization, ann, browser.subscription, agent="", actor=events.SYSTEM)
     submission = floor.submit()
     call = floor.rings(ann)
     send()
-    (offer,) = service.pushed
+    (offer,) = push_service.pushed
     assert offer.payload["title"] == "You have a job offer"
     assert offer.payload["url"].startswith("/o/")
     assert offer.ttl_s < 600
@@ -51,23 +41,23 @@ def test_offer_acceptance_and_cancellation_reach_the_technician(
     floor.until(lambda: floor.status(submission) == "assigned")
     send()
     job = Job.objects.get()
-    accepted = service.pushed[1].payload
+    accepted = push_service.pushed[1].payload
     assert (accepted["title"], accepted["url"][:3]) == ("The job is yours", "/t/")
     assert str(job.customer_phone) not in str(accepted)
     assert job.customer_name not in str(accepted)
     actions.cancel(job.pk, "the customer called", actor=events.SYSTEM)
     send()
-    assert service.pushed[2].payload["title"] == "Your job was canceled"
-    assert service.pushed[2].payload["tag"] == accepted["tag"], "it replaces the earlier one"
+    assert push_service.pushed[2].payload["title"] == "Your job was canceled"
+    assert push_service.pushed[2].payload["tag"] == accepted["tag"], "it replaces the earlier one"
 
 
-def test_offer_that_ended_is_not_shown(service: PushService, floor: Floor) -> None:  # noqa: F811
+def test_offer_that_ended_is_not_shown(push_service: PushService, floor: Floor) -> None:  # noqa: F811
     (ann,) = floor.crew("Ann")
-    browser = service.browser("phone")
+    browser = push_service.browser("phone")
     push_subscriptions.subscribe(floor.organization, ann, browser.subscription, agent="", actor=events.SYSTEM)
     submission = floor.submit()
     floor.rings(ann).answer().press("2")
     floor.until(lambda: floor.status(submission) == "pending")
     send()
-    assert service.pushed == []
+    assert push_service.pushed == []
     assert set(PushMessage.objects.values_list("purpose", "status")) == {("offer", "dropped")}
