@@ -47,12 +47,13 @@ class ChannelState:
 # --- Reading -----------------------------------------------------------------------------------------------------
 def channels_of(organization_id: int, user: User) -> list[ChannelState]:
     """Return the user's channels in the organization."""
-    rows = list(AlertChannel.objects.of(organization_id).filter(user=user, removed_at=None).defer("config"))
+    rows = AlertChannel.objects.of(organization_id).filter(user=user, removed_at=None).defer("config")
     open_tests = Delivery.objects.of(organization_id).filter(
-        destination__in=[row.pk for row in rows],
+        destination__in=rows.values("pk"),
         notification__kind=TEST_KIND,
         status__in=(Delivery.Status.WAITING, Delivery.Status.SENDING),
     )
+    # Before the rows are read: a row read later has the results of the tests that ended.
     testing = set(open_tests.values_list("destination_id", flat=True))
     return [ChannelState(row, row.pk in testing) for row in rows]
 

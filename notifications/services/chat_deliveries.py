@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import structlog
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F, Min, Q, QuerySet
 from django.db.models.functions import Coalesce, Greatest
 
@@ -156,8 +156,9 @@ def _deliver(delivery_id: int) -> None:
         _record_failure(row, channel, Failure(NOT_SENT, is_permanent=False), is_test=is_test)
     else:
         fault_injection.crash_point("notifications.chat.sent")
-        end_delivery(row, Status.SENT)
-        chat_channels.record_success(channel.pk)
+        with transaction.atomic():
+            end_delivery(row, Status.SENT)
+            chat_channels.record_success(channel.pk)
 
 
 def _is_wanted(row: Delivery, channel: AlertChannel) -> bool:
@@ -172,5 +173,6 @@ def _record_failure(row: Delivery, channel: AlertChannel, failure: Failure, *, i
     if not (failure.is_permanent or is_test) and row.attempts <= len(RETRIES_S):
         pause = timedelta(seconds=max(RETRIES_S[row.attempts - 1], failure.wait_s))
         pause = pause if clock.now() + pause < row.created_at + PATIENCE else None
-    retry_later(row, failure.reason, pause)
-    chat_channels.record_failure(channel.pk, failure, is_test=is_test)
+    with transaction.atomic():
+        retry_later(row, failure.reason, pause)
+        chat_channels.record_failure(channel.pk, failure, is_test=is_test)

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import structlog
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F, Min, Q, QuerySet
 from django.db.models.functions import Coalesce, Greatest
 
@@ -149,8 +149,9 @@ def _deliver(message_id: int) -> None:
         _record_failure(row, push.NotTaken(failure), is_same_key=True)
     else:
         fault_injection.crash_point("notifications.push.sent")
-        if push_results.end_message(row, Status.SENT):
-            push_subscriptions.record_success(subscription.pk)
+        with transaction.atomic():
+            if push_results.end_message(row, Status.SENT):
+                push_subscriptions.record_success(subscription.pk)
 
 
 def _browser_of(subscription: PushSubscription) -> push.Browser:
@@ -172,5 +173,6 @@ def _record_failure(row: PushMessage, error: push.NotTaken, *, is_same_key: bool
     if not failure.is_permanent and row.purpose != Purpose.TEST and row.attempts <= len(RETRIES_S):
         pause = timedelta(seconds=max(RETRIES_S[row.attempts - 1], failure.wait_s))
         pause = pause if now + pause < row.expires_at else None
-    push_results.retry_message(row, failure.reason, pause)
-    push_subscriptions.record_failure(row.subscription_id, failure)
+    with transaction.atomic():
+        push_results.retry_message(row, failure.reason, pause)
+        push_subscriptions.record_failure(row.subscription_id, failure)

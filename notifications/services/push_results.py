@@ -1,4 +1,4 @@
-"""Record the results of messages to browsers. Lock order: Delivery → PushMessage."""
+"""Record the results of messages to browsers. Lock order: Delivery → PushMessage → PushSubscription."""
 
 from __future__ import annotations
 

@@ -55,14 +55,14 @@ class TestRefused(Exception):
 
 @dataclass(frozen=True)
 class SubscriptionState:
-    """A browser as the settings show it. `test`: the status of the latest test message, or empty."""
+    """A browser as the settings show it. `is_testing`: a test message is on its way.
+
+    `error`: of the latest message.
+    """
 
     subscription: PushSubscription
-    test: str
-
-    @property
-    def is_testing(self) -> bool:
-        return self.test in (PushMessage.Status.WAITING, PushMessage.Status.SENDING)
+    is_testing: bool
+    error: str
 
 
 # --- Reading -----------------------------------------------------------------------------------------------------
@@ -85,10 +85,20 @@ def valid_subscriptions() -> QuerySet[PushSubscription]:
 
 def states_of(organization_id: int, owner: Owner) -> list[SubscriptionState]:
     """Return the owner's browsers in the organization, for their settings."""
-    rows = list(subscriptions_of(organization_id, owner))
+    rows = subscriptions_of(organization_id, owner)
     tests = PushMessage.objects.filter(subscription__in=rows, purpose=PushMessage.Purpose.TEST).order_by("pk")
-    latest = dict(tests.values_list("subscription_id", "status"))
-    return [SubscriptionState(row, latest.get(row.pk, "")) for row in rows]
+    # Before the rows are read: a row read later has the results of these tests.
+    latest = {test.subscription_id: test for test in tests}
+    return [_state_of(row, latest.get(row.pk)) for row in rows]
+
+
+def _state_of(row: PushSubscription, test: PushMessage | None) -> SubscriptionState:
+    is_testing = test is not None and test.status in push_messages.OPEN
+    error = row.error
+    # A test that was not sent in time is no failure of the browser.
+    if test is not None and test.ended_at and (row.tried_at is None or row.tried_at < test.ended_at):
+        error = test.error
+    return SubscriptionState(row, is_testing, error)
 
 
 def subscribed_users(organization_id: int, users: Collection[int]) -> set[int]:
@@ -181,6 +191,7 @@ def expire(subscription_id: int, reason: str) -> None:
     """Remove a browser that no longer takes notifications. Its user is notified; a technician sees it."""
     push_results.fail_open_messages(subscription_id, reason)
     with transaction.atomic():
+        PushMessage.objects.filter(subscription=subscription_id).delete()  # locks are taken in this order
         rows = PushSubscription.objects.select_for_update(no_key=True, of=("self",)).defer("endpoint", "keys")
         row = rows.filter(pk=subscription_id).first()
         if row is None:

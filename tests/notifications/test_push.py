@@ -29,7 +29,14 @@ from notifications.models import (
     PushMessage,
     PushSubscription,
 )
-from notifications.services import acknowledge_alert, handle, push_deliveries, push_keys, push_subscriptions
+from notifications.services import (
+    acknowledge_alert,
+    handle,
+    push_deliveries,
+    push_keys,
+    push_messages,
+    push_subscriptions,
+)
 from notifications.services.notifications import handle_early
 from tests.notifications.push_service import HOST, PushService
 from tests.support import factories as make
@@ -514,7 +521,27 @@ def test_test_notification_is_sent_and_limited(
         push_subscriptions.send_test(row, actor=actor_of(dora))
     send()
     assert push_service.pushed[0].payload["title"] == "Test notification"
-    assert push_subscriptions.states_of(office.pk, dora)[0].test == "sent"
+    (state,) = push_subscriptions.states_of(office.pk, dora)
+    assert (state.is_testing, state.error, state.subscription.tried_at is not None) == (False, "", True)
+
+
+def test_settings_say_that_a_test_was_not_sent_in_time(
+    push_service: PushService, office: Organization, dora: User
+) -> None:
+    row = subscribe(push_service, office, dora)
+    push_subscriptions.send_test(row, actor=actor_of(dora))
+    clock.travel(push_messages.TEST_LIFETIME.total_seconds() + 1)
+    send()
+    assert push_service.pushed == []
+    page = make.browser(dora).get("/notifications/choices/").content.decode()
+    assert "The latest notification failed: It was not sent in time." in " ".join(page.split())
+    row.refresh_from_db()
+    assert row.failures == 0
+    push_subscriptions.send_test(row, actor=actor_of(dora))
+    send()
+    page = make.browser(dora).get("/notifications/choices/").content.decode()
+    assert "not sent in time" not in page
+    assert "Works." in page
 
 
 def test_alert_that_returns_is_shown_again(push_service: PushService, office: Organization, dora: User) -> None:
