@@ -14,7 +14,7 @@ from psycopg.pq import TransactionStatus
 
 from dispatch.core.db import prepared
 from dispatch.core.db.lock_waits import apply_limit, limit_lock_waits, limited_transaction, short_wait
-from dispatch.core.db.postgres import base, statements
+from dispatch.core.db.postgres import base, prepared_statements, statements
 from tests.support.database import reconnect
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -323,7 +323,7 @@ def test_unfetched_result_is_not_mixed_up_with_a_later_one():
 
 @pytest.mark.parametrize("in_pipelines", [False, True])
 def test_statement_unused_for_long_is_deallocated(monkeypatch, in_pipelines):
-    monkeypatch.setattr(statements, "MAX_PREPARED", 3)
+    monkeypatch.setattr(prepared_statements, "MAX_PREPARED", 3)
     for count in (1, 2, 3, 4, 5, 1):
         with prepared.pipeline() if in_pipelines else nullcontext():
             assert prepared.fetch_all(f"SELECT %s::int + {count}", [10]) == [(10 + count,)]

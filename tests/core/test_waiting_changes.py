@@ -19,7 +19,7 @@ from psycopg.pq import TransactionStatus
 
 from dispatch.core.db import prepared
 from dispatch.core.db.lock_waits import apply_limit, limit_lock_waits
-from dispatch.core.db.postgres import statements
+from dispatch.core.db.postgres import prepared_statements, statements
 from tests.support.database import reconnect
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -48,7 +48,7 @@ def things(transactional_db: None) -> Iterator[None]:
 def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many commands each round trip to the server had."""
     found: list[int] = []
-    send, wait = statements.Pipeline._send, statements.wait_for_result
+    send, wait = statements.Pipeline._send, prepared_statements.wait_for_result
 
     def counted(pipeline: statements.Pipeline) -> None:
         found.append(len(pipeline._commands))
@@ -59,7 +59,7 @@ def round_trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return wait(raw)
 
     monkeypatch.setattr(statements.Pipeline, "_send", counted)
-    monkeypatch.setattr(statements, "wait_for_result", waited)
+    monkeypatch.setattr(prepared_statements, "wait_for_result", waited)
     return found
 
 

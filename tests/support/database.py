@@ -20,7 +20,7 @@ from django.db import OperationalError, connection, connections, transaction
 from django.test import TransactionTestCase
 from psycopg.errors import DeadlockDetected
 
-from dispatch.core.db.postgres.statements import Statements
+from dispatch.core.db.postgres.prepared_statements import PreparedStatements
 from dispatch.dev import embedded_servers
 from tests.support.waiting import PATIENCE
 
@@ -104,11 +104,11 @@ def restart_server() -> None:
 def note_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the prepared statements that this process runs from now on, also those that wait for the next one."""
     noted: list[str] = []
-    dump = Statements.dump
+    dump = PreparedStatements.dump
 
-    def note(statements: Statements, sql: str, params: Any) -> Any:
+    def note(statements: PreparedStatements, sql: str, params: Any) -> Any:
         noted.append(sql)
         return dump(statements, sql, params)
 
-    monkeypatch.setattr(Statements, "dump", note)
+    monkeypatch.setattr(PreparedStatements, "dump", note)
     return noted

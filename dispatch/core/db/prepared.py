@@ -16,7 +16,8 @@ import psycopg
 from django.db import DEFAULT_DB_ALIAS, connections
 
 from dispatch.core import clock
-from dispatch.core.db.postgres.statements import Change, Pending, Result, Statements, run_script
+from dispatch.core.db.postgres.prepared_statements import Result, run_script
+from dispatch.core.db.postgres.statements import Change, Pending, Statements
 
 # The database's clock, shifted like the tests' clock.
 DB_NOW = "(clock_timestamp() + make_interval(secs => %(offset)s::float8))"
@@ -87,7 +88,7 @@ def change_later(
     database = _database()
     with database.wrap_database_errors:
         statements = _statements(database)
-        change = Change(statements.dump(sql, _with_offset(params)), then, refusal)
+        change = Change(statements.prepared.dump(sql, _with_offset(params)), then, refusal)
         if database.in_atomic_block:
             database.begin().change_later(change)
         elif statements.pipeline is not None:

@@ -27,7 +27,8 @@ from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.db import pooler, session_limits
 from dispatch.core.db.commit_hooks import joined
 from dispatch.core.db.postgres import former_primary
-from dispatch.core.db.postgres.statements import Statements, run_script
+from dispatch.core.db.postgres.prepared_statements import run_script
+from dispatch.core.db.postgres.statements import Statements
 
 PAUSE_S = 3.0
 # How long a pool repeats one attempt to connect, with delays that double. The next request starts another attempt.

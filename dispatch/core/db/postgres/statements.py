@@ -1,100 +1,36 @@
-"""Run prepared statements on a connection of the driver, without its cursors and pipelines.
-
-For each statement, a cursor parses the text, chooses the name, and looks up how to load each column. Here this is
-done once for each connection. The driver still adapts the parameters, waits and loads the rows. Its pipelines cost
-more than the round trips that they save; here a pipeline is sent with one system call, when its first result is
-needed.
+"""Run the prepared statements of a connection in few round trips.
 
 The beginning of a transaction, a savepoint, and changes whose result is not needed yet wait for the next
 statement, and are sent with it in one round trip. The order of all statements is kept.
+
+The driver's pipelines cost more than the round trips that they save. Here a pipeline is sent with one system call,
+when its first result is needed.
 """
 
 from __future__ import annotations
 
-import functools
-import re
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg import abc, generators
-from psycopg.adapt import Loader, PyFormat, Transformer
-from psycopg.pq import ConnStatus, ExecStatus, Format, TransactionStatus
+from psycopg import generators
+from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from psycopg.pq.abc import PGconn, PGresult
 
-# The statement that was used least recently is deallocated when a connection has more than this.
-MAX_PREPARED = 500
-# Django disables preparing by default. With a threshold that is never reached, each use of a cursor decides.
-_ONLY_ON_DEMAND = 2**31 - 1
-_PLACEHOLDER = re.compile(r"%(?:%|s|\((\w+)\)s|.?)", re.DOTALL)
+from dispatch.core.db.postgres.prepared_statements import (
+    Dumped,
+    Key,
+    Params,
+    Prepared,
+    PreparedStatements,
+    Result,
+    run_script,
+)
+
 _ATTRIBUTE = "_dispatch_statements"
-
-Params = Mapping[str, Any] | Sequence[Any]
-
-
-class Text(NamedTuple):
-    """The text of a statement as PostgreSQL reads it, and the names of its parameters, if they are named."""
-
-    sql: bytes
-    names: tuple[str, ...] | None
-    size: int
-
-    def values(self, params: Params) -> Sequence[Any]:
-        """Return the parameters in their order. Raises psycopg.ProgrammingError if one is missing."""
-        if isinstance(params, Mapping):
-            try:
-                return [params[name] for name in self.names or ()]
-            except KeyError as error:
-                raise psycopg.ProgrammingError(f"The statement has no value for {error}.") from error
-        if len(params) != self.size or self.names:
-            raise psycopg.ProgrammingError(f"The statement has {self.size} placeholders, not {len(params)}.")
-        return params
-
-
-class _JsonbTextLoader(Loader):
-    """Load jsonb as its text, as Django's loader for results in text form does: fields decode it themselves."""
-
-    format = Format.BINARY
-
-    def load(self, data: abc.Buffer) -> str:
-        return str(data[1:], "utf-8")  # the first byte is the version of the format
-
-
-class Result:
-    """The result of a statement, read like that of a cursor. `rows` is None if it returns none by its kind."""
-
-    def __init__(self, rowcount: int, rows: list[tuple[Any, ...]] | None) -> None:
-        self.rowcount, self._rows = rowcount, rows
-
-    def fetchall(self) -> list[tuple[Any, ...]]:
-        """Return the rows. Raises psycopg.ProgrammingError if there cannot be any."""
-        if self._rows is None:
-            raise psycopg.ProgrammingError("The statement does not return rows.")
-        return self._rows
-
-
-class _Prepared:
-    """A statement that this connection has prepared, for parameters of certain types."""
-
-    def __init__(self, name: bytes) -> None:
-        self.name = name
-        self.loads: abc.Transformer | None = None  # knows how to load the columns, after the first result
-
-
-_Key = tuple[bytes, tuple[int, ...]]
-
-
-class _Dumped(NamedTuple):
-    """A statement as it is sent: its text, and its parameters with their types and formats."""
-
-    text: bytes
-    values: Sequence[abc.Buffer | None]
-    types: tuple[int, ...]
-    formats: Any
 
 
 class Change(NamedTuple):
@@ -104,22 +40,17 @@ class Change(NamedTuple):
     zero, as one does that counts the rows it needs.
     """
 
-    statement: _Dumped
+    statement: Dumped
     then: Callable[[Result], None] | None
     refusal: str
 
 
 class Statements:
-    """The prepared statements of one connection, and its open pipeline.
-
-    They survive a rollback. The driver would then deallocate its own, and all others with them: it has none.
-    """
+    """The statements of one connection: what waits, and its open pipeline."""
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
         self._raw = raw
-        self._dumps = Transformer(raw)
-        self._prepared: OrderedDict[_Key, _Prepared] = OrderedDict()
-        self._made = 0
+        self.prepared = PreparedStatements(raw)
         self.pipeline: Pipeline | None = None
         # What is sent with the next statement: the beginning of a transaction, savepoints, and changes.
         self.waiting: list[str | Change] = []
@@ -133,27 +64,18 @@ class Statements:
         """Return those of this connection, which keeps them as long as it exists."""
         found: Statements | None = getattr(raw, _ATTRIBUTE, None)
         if found is None:
-            raw.prepare_threshold = _ONLY_ON_DEMAND
-            raw.adapters.register_loader("jsonb", _JsonbTextLoader)
             found = cls(raw)
             setattr(raw, _ATTRIBUTE, found)
         return found
 
     def run(self, sql: str, params: Params) -> Result:
         """Run one statement and return its result. Raises psycopg errors. Not for a pipeline."""
-        raw = self._raw
-        if self.waiting:
-            pipeline = Pipeline(self, raw)
-            pending = pipeline.add(sql, params)
-            pipeline.flush()
-            return pending.read()
-        with raw.lock:
-            text, values, types, formats = self.dump(sql, params)
-            statement = self._find(text, types) or self._prepare(text, types)
-            raw.pgconn.send_query_prepared(
-                statement.name, values, param_formats=formats, result_format=Format.BINARY
-            )
-            return self.load(statement, wait_for_result(raw))
+        if not self.waiting:
+            return self.prepared.run(sql, params)
+        pipeline = Pipeline(self, self._raw)
+        pending = pipeline.add(sql, params)
+        pipeline.flush()
+        return pending.read()
 
     @property
     def has_changes(self) -> bool:
@@ -283,81 +205,11 @@ class Statements:
         finally:
             self.pipeline = None
 
-    def load(self, statement: _Prepared, result: PGresult) -> Result:
-        """Return the result of a statement as Python values."""
-        if result.status != ExecStatus.TUPLES_OK:
-            return Result(result.command_tuples or 0, None)
-        loads = statement.loads
-        if loads is None:
-            loads = statement.loads = Transformer(self._raw)
-            loads.set_pgresult(result)
-        else:
-            loads.set_pgresult(result, set_loaders=False)
-        rows = loads.load_rows(0, result.ntuples, tuple)
-        loads.set_pgresult(None, set_loaders=False)  # so that a large result is not kept
-        return Result(len(rows), rows)
-
-    def dump(self, sql: str, params: Params) -> _Dumped:
-        """Return the statement as it is sent. Raises psycopg errors."""
-        text, dumps = parsed(sql), self._dumps
-        values = dumps.dump_sequence(text.values(params), _automatic(text.size))
-        return _Dumped(text.sql, values, dumps.types or (), dumps.formats)
-
-    def commands(self, dumped: _Dumped, made: dict[_Key, _Prepared]) -> tuple[list[Callable[[], None]], _Prepared]:
-        """Return what sends a statement in a pipeline, and the statement.
-
-        `made` are those that the pipeline prepares. It is extended by this one, unless it is prepared already.
-        """
-        pgconn = self._raw.pgconn
-        text, values, types, formats = dumped
-        commands: list[Callable[[], None]] = []
-        if (statement := self._find(text, types) or made.get((text, types))) is None:
-            statement = made[text, types] = self._new()
-            commands.append(partial(pgconn.send_prepare, statement.name, text, param_types=types))
-        send = partial(
-            pgconn.send_query_prepared,
-            statement.name,
-            values,
-            param_formats=formats,
-            result_format=Format.BINARY,
-        )
-        return [*commands, send], statement
-
-    def keep(self, made: dict[_Key, _Prepared]) -> None:
-        """Keep the statements that a pipeline has prepared."""
-        for key, statement in made.items():
-            self._make_room()
-            self._prepared[key] = statement
-
-    def _find(self, text: bytes, types: tuple[int, ...]) -> _Prepared | None:
-        key = text, types
-        if found := self._prepared.get(key):
-            self._prepared.move_to_end(key)
-        return found
-
-    def _prepare(self, text: bytes, types: tuple[int, ...]) -> _Prepared:
-        self._make_room()
-        made = self._new()
-        self._raw.pgconn.send_prepare(made.name, text, param_types=types)
-        wait_for_result(self._raw)
-        self._prepared[text, types] = made
-        return made
-
-    def _make_room(self) -> None:
-        while len(self._prepared) >= MAX_PREPARED:
-            _, oldest = self._prepared.popitem(last=False)
-            self._raw.pgconn.send_query(b"DEALLOCATE " + oldest.name)
-            wait_for_result(self._raw)
-
-    def _new(self) -> _Prepared:
-        self._made += 1  # a name is never used again, so it does not matter whether preparing it failed
-        return _Prepared(b"dispatch_%d" % self._made)
-
 
 class Pending:
     """The result of a statement in a pipeline, which is sent when this is read."""
 
-    def __init__(self, pipeline: Pipeline, statement: _Prepared) -> None:
+    def __init__(self, pipeline: Pipeline, statement: Prepared) -> None:
         self._pipeline, self.statement = pipeline, statement
         self.result: Result | None = None
 
@@ -386,11 +238,11 @@ class Pipeline:
     """
 
     def __init__(self, statements: Statements, raw: psycopg.Connection[Any]) -> None:
-        self._statements, self._raw = statements, raw
+        self._statements, self._prepared, self._raw = statements, statements.prepared, raw
         self._commands: list[Callable[[], None]] = []
         self._awaited: list[Pending | None] = []  # for each command
         self._changes: list[tuple[Change, Pending]] = []
-        self._made: dict[_Key, _Prepared] = {}
+        self._made: dict[Key, Prepared] = {}
         self._begins = False  # what was added begins a transaction
         self._is_transaction = False
         # Of what was not sent: what waited before, and whether the pipeline has added statements.
@@ -400,13 +252,13 @@ class Pipeline:
 
     def add(self, sql: str, params: Params) -> Pending:
         """Add a prepared statement and return its result, which is read later."""
-        dumped = self._statements.dump(sql, params)
+        dumped = self._prepared.dump(sql, params)
         self.add_waiting()
         self._has_own = True
         return self._add(dumped)
 
-    def _add(self, dumped: _Dumped) -> Pending:
-        commands, statement = self._statements.commands(dumped, self._made)
+    def _add(self, dumped: Dumped) -> Pending:
+        commands, statement = self._prepared.commands(dumped, self._made)
         pending = Pending(self, statement)
         self._commands += commands
         self._awaited += [None] * (len(commands) - 1) + [pending]
@@ -514,8 +366,8 @@ class Pipeline:
                     error = psycopg.DatabaseError(refusal) if refusal else error
                 raise error
             if pending is not None:
-                pending.result = self._statements.load(pending.statement, result)
-        self._statements.keep(made)
+                pending.result = self._prepared.load(pending.statement, result)
+        self._prepared.keep(made)
         for change, pending in changes:
             if change.then is not None:
                 change.then(pending.read())
@@ -542,55 +394,3 @@ def begin_command(raw: psycopg.Connection[Any]) -> str:
     """Return the statement that begins a transaction of this connection."""
     level = raw.isolation_level
     return "BEGIN" if level is None else f"BEGIN ISOLATION LEVEL {level.name.replace('_', ' ')}"
-
-
-def run_script(raw: psycopg.Connection[Any], script: str) -> None:
-    """Run statements without results in one round trip, also where the driver would first begin a transaction.
-
-    Raises psycopg errors. Not for a pipeline.
-    """
-    with raw.lock:
-        raw.pgconn.send_query(script.encode())
-        wait_for_result(raw)
-
-
-def wait_for_result(raw: psycopg.Connection[Any]) -> PGresult:
-    """Wait for what was sent and return its last result. Raises psycopg errors."""
-    results = raw.wait(generators.execute(raw.pgconn))
-    for result in results:
-        if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
-            raise psycopg.errors.error_from_result(result, encoding=raw.info.encoding)
-    if not results:
-        raise psycopg.InternalError("PostgreSQL sent no result.")
-    return results[-1]
-
-
-@functools.lru_cache(maxsize=4 * MAX_PREPARED)
-def parsed(sql: str) -> Text:
-    """Return a statement with the placeholders of PostgreSQL: $1 instead of %s or %(name)s, and % instead of %%.
-
-    Raises psycopg.ProgrammingError for any other placeholder, and if some are named and some are not.
-    """
-    names: dict[str, int] = {}
-    count = 0
-
-    def replaced(match: re.Match[str]) -> str:
-        nonlocal count
-        if match[0] == "%%":
-            return "%"
-        if match[1]:
-            return f"${names.setdefault(match[1], len(names) + 1)}"
-        if match[0] != "%s":
-            raise psycopg.ProgrammingError(f"A statement may have %s, %(name)s and %%, but not {match[0]!r}.")
-        count += 1
-        return f"${count}"
-
-    text = _PLACEHOLDER.sub(replaced, sql)
-    if names and count:
-        raise psycopg.ProgrammingError("A statement's parameters are either named or positional.")
-    return Text(text.encode(), tuple(names) or None, len(names) or count)
-
-
-@functools.cache
-def _automatic(count: int) -> list[PyFormat]:
-    return [PyFormat.AUTO] * count
