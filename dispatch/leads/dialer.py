@@ -373,10 +373,7 @@ class Dialer:
 
     def _handle_message(self, message: str) -> None:
         kind, _, pool = message.partition(":")
-        if kind in (
-            "one",
-            "line",
-        ):  # of a pool with a free line: waking one puller is enough
+        if kind in ("one", "line"):  # of a pool with a free line: waking one puller is enough
             self._rotation.release_pause(int(pool))
             for which in self._idle:
                 if not self._wakeups[which].is_set():

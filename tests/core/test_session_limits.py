@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
+from dispatch.core.checks.connectivity import servers
 from dispatch.core.db import session_limits
 from tests.support.database import reconnect
 from tests.support.processes import ROOT
@@ -42,6 +43,12 @@ def shown(*names: str) -> list[str]:
     return found
 
 
+def run(*statements: str) -> None:
+    with connection.cursor() as cursor:
+        for statement in statements:
+            cursor.execute(statement)
+
+
 def test_limits_depend_on_the_kind_of_process(limited: Callable[[str], None]) -> None:
     # on a Unix socket there are no keepalives to show
     limited("")
@@ -50,6 +57,30 @@ def test_limits_depend_on_the_kind_of_process(limited: Callable[[str], None]) ->
     assert shown(*NAMES[1:]) == ["3s", "1min", "30s"]
     limited(session_limits.BACKGROUND)
     assert shown(*NAMES[1:]) == ["5s", "0", "30s"]
+
+
+@pytest.mark.parametrize("kind", ["", session_limits.WEB, session_limits.BACKGROUND])
+def test_plans_are_not_compiled(limited: Callable[[str], None], kind: str) -> None:
+    """Compiling the plans of one batch of leads took PostgreSQL 15 two seconds."""
+    limited(kind)
+    assert shown("jit") == ["off"]
+
+
+def test_compiling_is_reported_behind_a_pooler(
+    limited: Callable[[str], None], monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    """The function hides PostgreSQL's own: the embedded one cannot compile."""
+    settings.DB_SESSION_LIMITS = False
+    role = "-c lock_timeout=5s -c idle_in_transaction_session_timeout=30s -c search_path=llvm,public,pg_catalog"
+    options = connection.settings_dict["OPTIONS"]
+    run("CREATE SCHEMA llvm", "CREATE FUNCTION llvm.pg_jit_available() RETURNS bool RETURN true")
+    try:
+        for jit, expected in (("on", ["dispatch.W059"]), ("off", [])):
+            monkeypatch.setitem(options, "options", f"{role} -c jit={jit}")
+            limited(session_limits.WEB)
+            assert [message.id for message in servers(None, ["default"])] == expected
+    finally:
+        run("DROP SCHEMA llvm CASCADE")
 
 
 def test_options_of_the_settings_are_kept_and_win(
@@ -108,5 +139,5 @@ def test_a_dispatcher_process_has_the_limits_of_its_kind(test_environment: dict[
 def test_migrations_are_not_cut_off() -> None:
     assert session_limits._kind == ""  # this process is a management command
     assert set(session_limits.parameters()) == {
-        "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout"
+        "tcp_keepalives_idle", "tcp_keepalives_interval", "tcp_keepalives_count", "tcp_user_timeout", "jit"
     }  # fmt: skip

@@ -94,6 +94,16 @@ def _pooler(alias: str) -> list[CheckMessage]:
                         id="dispatch.W056",
                     )
                 )
+    with connections[alias].cursor() as cursor:
+        cursor.execute("SELECT current_setting('jit')::bool AND pg_jit_available()")
+        if cursor.fetchone()[0]:
+            messages.append(
+                Warning(
+                    "DB_SESSION_LIMITS is off, and the role has jit on, which makes calling leads slow.",
+                    hint="ALTER ROLE … SET jit = off (docs/operations/operations.md, Time limits).",
+                    id="dispatch.W059",
+                )
+            )
     return messages
 
 

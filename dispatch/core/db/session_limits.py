@@ -27,6 +27,9 @@ _SERVER = {
     "tcp_keepalives_count": "3",
     "tcp_user_timeout": "15s",
 }
+# Compiling a plan takes longer than running it. PostgreSQL 17 and older would compile each plan that avoids
+# sequential scans (`prepared.prefer_index_plans`), because they estimate an enormous cost for it.
+_PLANNER = {"jit": "off"}
 
 WEB, BACKGROUND = "web", "background"
 _kind = ""
@@ -45,7 +48,7 @@ def is_web() -> bool:
 
 def parameters() -> dict[str, str]:
     """Return PostgreSQL's parameters for each session of this process, by name."""
-    return {**_SERVER, **_of_kind()}
+    return {**_SERVER, **_PLANNER, **_of_kind()}
 
 
 def options() -> str:
