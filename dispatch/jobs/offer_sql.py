@@ -14,12 +14,13 @@ SELECT o.job_id, EXISTS (
 ) FROM jobs_offer o WHERE o.id = %s
 """
 _HAS_OTHERS = "SELECT EXISTS (SELECT FROM jobs_offer WHERE job_id = %s AND id <> %s)"
-_OTHER_OPEN_CALLS = """
-t.purpose = 'offer' AND t.ended_at IS NULL
-AND t.subject_id = ANY(ARRAY(SELECT id FROM jobs_offer WHERE job_id = %s AND id <> %s)) ORDER BY t.id
+_OTHER_CALLS = """
+t.purpose = 'offer' AND t.subject_id = ANY(ARRAY(SELECT id FROM jobs_offer WHERE job_id = %s AND id <> %s))
+ORDER BY t.id
 """
+# Partial indexes on the status cannot be used (see `services.transitions`).
 _CLOSE = """
-UPDATE jobs_offer SET status = %s, outcome = %s, reason = %s, settled_at = %s WHERE id = %s AND status = %s
+UPDATE jobs_offer SET status = %s, outcome = %s, reason = %s, settled_at = %s WHERE id = %s AND status || '' = %s
 """
 
 
@@ -38,7 +39,8 @@ def has_other_offers(job_id: int, offer_id: int) -> bool:
 
 def other_open_calls(job_id: int, offer_id: int) -> list[Call]:
     """Return the open calls about the job's other offers, oldest first."""
-    return fast_rows.fetch_many(Call, _OTHER_OPEN_CALLS, [job_id, offer_id])
+    calls = fast_rows.fetch_many(Call, _OTHER_CALLS, [job_id, offer_id])
+    return [call for call in calls if call.ended_at is None]
 
 
 def close_offer(offer_id: int, before: str, *, status: str, outcome: str, reason: str, now: datetime) -> bool:

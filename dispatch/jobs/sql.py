@@ -194,10 +194,17 @@ SELECT pg_advisory_xact_lock(lock_key) FROM (
     ORDER BY lock_key OFFSET 0
 ) AS locks
 """
+# Each part has an index. With OR, PostgreSQL reads all open jobs while it has no statistics.
 _DUPLICATE = """
-SELECT id FROM jobs_job
-WHERE organization_id = %(organization_id)s AND ended_at IS NULL AND created_at > %(since)s
-  AND (customer_phone = %(phone)s OR (address_key = %(address_key)s AND address_key <> ''))
+SELECT id FROM (
+    SELECT id FROM jobs_job
+    WHERE organization_id = %(organization_id)s AND customer_phone = %(phone)s AND ended_at IS NULL
+      AND created_at > %(since)s
+    UNION ALL
+    SELECT id FROM jobs_job
+    WHERE organization_id = %(organization_id)s AND address_key = %(address_key)s AND address_key <> ''
+      AND ended_at IS NULL AND created_at > %(since)s
+) same
 ORDER BY id LIMIT 1
 """
 
@@ -288,8 +295,8 @@ FROM jobs_offer WHERE job_id = %s ORDER BY attempt
 _CALL_POOL = f"""
 SELECT {", ".join(f"pool.{field.column}" for field in DispatchPool._meta.concrete_fields)}, EXISTS (
     SELECT FROM jobs_job other
-    WHERE other.organization_id = %(organization_id)s AND other.status = 'dispatching' AND other.id <> %(id)s
-      AND other.waiting_for = 'line' AND other.line_pool_id = pool.id
+    WHERE other.organization_id + 0 = %(organization_id)s AND other.status || '' = 'dispatching'
+      AND other.id <> %(id)s AND other.waiting_for = 'line' AND other.line_pool_id = pool.id
       AND other.failed_steps = 0 AND other.next_action_at > %(looked_after)s
       AND (other.priority, other.waiting_since, other.id) < (%(priority)s, CASE WHEN EXISTS (
           SELECT FROM jobs_offer own WHERE own.job_id = %(id)s AND own.status = 'pending'

@@ -133,9 +133,10 @@ class OfferReports:
         return is_in_time and not call.keys_pressed and offer.pk in answerable
 
 
-# Pending offers with their jobs (r2), both locked without waiting.
+# Pending offers with their jobs (r2), both locked without waiting. Partial indexes on a status cannot be used (see
+# `transitions`).
 _OFFERS = """
-t.id = ANY(%s::bigint[]) AND t.status = 'pending' AND r2.status = 'dispatching'
+t.id = ANY(%s::bigint[]) AND t.status || '' = 'pending' AND r2.status || '' = 'dispatching'
 ORDER BY t.id FOR NO KEY UPDATE OF t, r2 SKIP LOCKED
 """
 # For rows that only the services of jobs know.

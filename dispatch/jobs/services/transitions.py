@@ -46,13 +46,16 @@ def live_offers(job: Job) -> list[Offer]:
 
 def lock_live_offer(job: Job, offer_id: int) -> Offer | None:
     """Return this offer of the job, locked, with its technician; or None if it is no longer pending."""
-    condition = "t.job_id = %s AND t.id = %s AND t.status = 'pending'"
+    condition = "t.job_id = %s AND t.id = %s AND t.status || '' = 'pending'"
     return fast_rows.fetch_one(Offer, condition, [job.pk, offer_id], "technician", lock=True)
 
 
-# Of a dispatching job (r2), which is locked before its offer.
+# Of a dispatching job (r2), which is locked before its offer. The statuses are expressions, so that PostgreSQL
+# cannot use a partial index on one: without statistics, it reads all rows of such an index instead of looking up
+# the primary key.
 _LIVE_OFFER = """
-t.id = %s AND t.job_id = %s AND t.status = 'pending' AND r2.status = 'dispatching' FOR NO KEY UPDATE OF r2, t
+t.id = %s AND t.job_id = %s AND t.status || '' = 'pending' AND r2.status || '' = 'dispatching'
+FOR NO KEY UPDATE OF r2, t
 """
 
 

@@ -1,0 +1,110 @@
+"""The statements of a job read few rows beside a thousand open jobs, without statistics.
+
+PostgreSQL then estimates one row for each index, also for a partial one of all open rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from dispatch.core.db.postgres.prepared_statements import Params, PreparedStatements
+from dispatch.jobs.models import Job
+from dispatch.technicians.models import Technician
+from dispatch.telephony.models import Call
+from tests.harness.jobs import Floor
+from tests.support.copies import copy_row
+from tests.support.plans import explain_rows_read, forget_statistics
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+ROWS, MOST_READ = 1000, 50
+TABLES = (
+    "jobs_job", "jobs_offer", "jobs_submission", "jobs_candidate", "technicians_technician", "telephony_call",
+    "telephony_callevent", "core_event",
+)  # fmt: skip
+# Parts of statements that read more.
+EXCEPTIONS = (
+    "WITH judged AS",  # all technicians of the organization
+    "SELECT id, (purpose, subject_id, attempt) =",  # the open calls, of which there are as many as lines
+    "c.hang_up_at <=",  # its loop forbids sequential scans
+)
+LATER = "now() + n * interval '1 ms'"
+
+
+def numbered(table: str, column: str, after: int) -> str:
+    """Return a subquery of the rows that were copied, by number."""
+    return f"(SELECT id AS {column}, row_number() OVER (ORDER BY id) AS place FROM {table} WHERE id > {after})"
+
+
+def fill(floor: Floor, job: Job) -> None:
+    """Copy a job that is being offered a thousand times, with its technician, offer and call."""
+    offer = job.offers.get()
+    technician, last = offer.technician, Technician.objects.latest("pk").pk
+    floor.number._meta.model.objects.update(max_channels=ROWS + 10)
+    phone = "'+1602' || 7550000 + n"
+    away = {"phone": phone, "cell": "1000000 + n", "lat": "40", "lng": "-100", "live_offer_id": "NULL"}
+    found = [copy_row(technician, ROWS, away), copy_row(job.submission, ROWS)]
+    copied = {
+        "submission_id": "submission", "customer_phone": "'+1602' || 8550000 + n", "address_key": "'a' || n",
+        "created_at": LATER, "next_action_at": f"{LATER} + interval '5 min'",
+    }  # fmt: skip
+    submissions = f", {numbered('jobs_submission', 'submission', job.submission_id)} s"
+    found.append(copy_row(job, ROWS, copied, submissions))
+    technicians = f"{numbered('technicians_technician', 'technician', last)} t2 USING (place)"
+    pairs = f", {numbered('jobs_job', 'job', job.pk)} j JOIN {technicians}"
+    found.append(copy_row(offer, ROWS, {"job_id": "job", "technician_id": "technician"}, pairs))
+    call = Call.objects.get(purpose="offer", subject_id=offer.pk)
+    copied = {
+        "subject_id": "offer", "to_phone": phone, "line_slot": "1000 + n", "pool_slot": "1000 + n",
+        "sid": "'CA' || n", "created_at": LATER, "requested_at": LATER,
+    }  # fmt: skip
+    found.append(copy_row(call, ROWS, copied, f", {numbered('jobs_offer', 'offer', offer.pk)} o"))
+    assert found == [ROWS] * 5
+
+
+def empty() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute("TRUNCATE jobs_submission, telephony_call CASCADE")
+    Technician.objects.filter(cell__lt=2_000_000).delete()
+    Technician.objects.update(live_offer_id=None, open_jobs=0, planned_times=None)
+
+
+def rows_read(statement: str, given: Params) -> float:
+    """Return how many rows the statement reads now. Those that a constraint refuses read none."""
+    try:
+        with transaction.atomic():
+            read = explain_rows_read(statement, given)  # type: ignore[arg-type]
+            transaction.set_rollback(True)
+            return read
+    except IntegrityError:
+        return 0
+
+
+def test_an_offered_and_accepted_job_reads_few_rows(floor: Floor, monkeypatch: pytest.MonkeyPatch) -> None:
+    floor.crew("Ann", "Bob", "Cy")
+    bob, cy = (Technician.objects.get(name=name) for name in ("Bob", "Cy"))
+    fill(floor, floor.started())
+    seen: dict[str, Params] = {}
+    dump = PreparedStatements.dump
+
+    def note(prepared: PreparedStatements, sql: str, params: Any) -> Any:
+        seen[sql] = params
+        return dump(prepared, sql, params)
+
+    forget_statistics(TABLES)
+    with monkeypatch.context() as patch:
+        patch.setattr(PreparedStatements, "dump", note)
+        job = floor.started(customer_phone="+16025550177", address="12 Elm St")
+        floor.rings(bob).answer().press("2")
+        floor.until(lambda: job.offers.count() == 2)
+        floor.rings(cy).answer().press("1")
+        floor.until(lambda: floor.status(job) == "assigned")
+    forget_statistics(TABLES)
+    explained = {sql: rows_read(sql, given) for sql, given in seen.items()}
+    many = {sql: rows for sql, rows in explained.items() if rows > MOST_READ}
+    empty()
+    assert len(explained) > 40
+    assert [sql for sql in many if not any(part in sql for part in EXCEPTIONS)] == []
