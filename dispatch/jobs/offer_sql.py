@@ -16,7 +16,6 @@ SELECT o.job_id, EXISTS (
 _HAS_OTHERS = "SELECT EXISTS (SELECT FROM jobs_offer WHERE job_id = %s AND id <> %s)"
 _OTHER_CALLS = """
 t.purpose = 'offer' AND t.subject_id = ANY(ARRAY(SELECT id FROM jobs_offer WHERE job_id = %s AND id <> %s))
-ORDER BY t.id
 """
 # Partial indexes on the status cannot be used (see `services.transitions`).
 _CLOSE = """
@@ -40,7 +39,7 @@ def has_other_offers(job_id: int, offer_id: int) -> bool:
 def other_open_calls(job_id: int, offer_id: int) -> list[Call]:
     """Return the open calls about the job's other offers, oldest first."""
     calls = fast_rows.fetch_many(Call, _OTHER_CALLS, [job_id, offer_id])
-    return [call for call in calls if call.ended_at is None]
+    return sorted((call for call in calls if call.ended_at is None), key=lambda call: call.pk)
 
 
 def close_offer(offer_id: int, before: str, *, status: str, outcome: str, reason: str, now: datetime) -> bool:
