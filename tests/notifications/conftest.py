@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from accounts.models import Membership, User
+from accounts.models import Membership, Organization, User
 from dispatch.core import clock
 from dispatch.core.models import Event
 from dispatch.telephony.loops import place_due
@@ -111,3 +111,13 @@ class Watch:
 @pytest.fixture
 def watch(floor: Floor) -> Watch:  # noqa: F811
     return Watch(floor)
+
+
+@pytest.fixture
+def office() -> Organization:
+    return make.organization("Desert Air")
+
+
+@pytest.fixture
+def dora(office: Organization) -> User:
+    return make.dispatcher(office, "Dora", on_duty=True)

@@ -19,11 +19,6 @@ OWN, TEAM, BROWSERS = "/api/v1/alert-channels/", "/api/v1/team-channels/", "/api
 SLACK = {"kind": "slack", "name": "Night shift", "config": {"url": SLACK_URL}}
 
 
-@pytest.fixture
-def office() -> Organization:
-    return make.organization("Desert Air")
-
-
 def api_of(user: User) -> Api:
     return Api(user=user)
 

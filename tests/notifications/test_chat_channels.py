@@ -29,16 +29,6 @@ KINDS = AlertChannel.Kind.values
 Status = Delivery.Status
 
 
-@pytest.fixture
-def office() -> Organization:
-    return make.organization("Desert Air")
-
-
-@pytest.fixture
-def dora(office: Organization) -> User:
-    return make.dispatcher(office, "Dora", on_duty=True)
-
-
 def add(chat_services: Answers, office: Organization, user: User | None, kind: str = "slack") -> AlertChannel:
     actor = actor_of(user) if user else events.SYSTEM
     return chat_channels.add_channel(office, user, kind, "", chat_services.entered(kind), actor=actor)

@@ -50,16 +50,6 @@ CHROME = (
 )
 
 
-@pytest.fixture
-def office() -> Organization:
-    return make.organization("Desert Air")
-
-
-@pytest.fixture
-def dora(office: Organization) -> User:
-    return make.dispatcher(office, "Dora", on_duty=True)
-
-
 def subscribe(
     push_service: PushService, office: Organization, owner: Any, name: str = "laptop"
 ) -> PushSubscription:

@@ -17,7 +17,6 @@ from notifications import loops
 from notifications.services import chat_channels, push_subscriptions
 from tests.notifications.chat_services import Answers
 from tests.notifications.push_service import PushService
-from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -43,16 +42,6 @@ class UnderTest(NamedTuple):
         if getattr(state, "error", ""):
             return "failed"
         return "nothing" if row.tried_at is None else "failed" if row.error else "works"
-
-
-@pytest.fixture
-def office() -> Organization:
-    return make.organization("Desert Air")
-
-
-@pytest.fixture
-def dora(office: Organization) -> User:
-    return make.dispatcher(office, "Dora", on_duty=True)
 
 
 @pytest.fixture(params=["push", "chat"])
