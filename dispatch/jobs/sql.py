@@ -194,17 +194,10 @@ SELECT pg_advisory_xact_lock(lock_key) FROM (
     ORDER BY lock_key OFFSET 0
 ) AS locks
 """
-# Each part has an index. With OR, PostgreSQL reads all open jobs while it has no statistics.
 _DUPLICATE = """
-SELECT id FROM (
-    SELECT id FROM jobs_job
-    WHERE organization_id = %(organization_id)s AND customer_phone = %(phone)s AND ended_at IS NULL
-      AND created_at > %(since)s
-    UNION ALL
-    SELECT id FROM jobs_job
-    WHERE organization_id = %(organization_id)s AND address_key = %(address_key)s AND address_key <> ''
-      AND ended_at IS NULL AND created_at > %(since)s
-) same
+SELECT id FROM jobs_job
+WHERE organization_id = %(organization_id)s AND ended_at IS NULL AND created_at > %(since)s
+  AND (customer_phone = %(phone)s OR (address_key = %(address_key)s AND address_key <> ''))
 ORDER BY id LIMIT 1
 """
 
@@ -291,7 +284,7 @@ FROM jobs_offer WHERE job_id = %s ORDER BY attempt
 # The call pool: the service type's, else the organization's, else the default pool. Also whether another job comes
 # first for its lines: a more urgent job, or an equally urgent job that has waited longer. Jobs that are not being
 # polled don't count: those whose steps fail, and those that are overdue. A job that is calling somebody already
-# comes last of its priority.
+# comes last of its priority. Only the index on the pool can be used (see `services.transitions`).
 _CALL_POOL = f"""
 SELECT {", ".join(f"pool.{field.column}" for field in DispatchPool._meta.concrete_fields)}, EXISTS (
     SELECT FROM jobs_job other
