@@ -86,9 +86,10 @@ def valid_subscriptions() -> QuerySet[PushSubscription]:
 def states_of(organization_id: int, owner: Owner) -> list[SubscriptionState]:
     """Return the owner's browsers in the organization, for their settings."""
     rows = subscriptions_of(organization_id, owner)
-    tests = PushMessage.objects.filter(subscription__in=rows, purpose=PushMessage.Purpose.TEST).order_by("pk")
+    tests = PushMessage.objects.filter(subscription__in=rows, purpose=PushMessage.Purpose.TEST)
+    latest_tests = tests.order_by("subscription_id", "-pk").distinct("subscription_id")
     # Before the rows are read: a row read later has the results of these tests.
-    latest = {test.subscription_id: test for test in tests}
+    latest = {test.subscription_id: test for test in latest_tests}
     return [_state_of(row, latest.get(row.pk)) for row in rows]
 
 
