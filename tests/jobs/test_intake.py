@@ -331,7 +331,7 @@ def test_one_submission_takes_two_statements(paths: Any, monkeypatch: pytest.Mon
     statements = note_statements(monkeypatch)
     with CaptureQueriesContext(connection) as queries:
         assert short.send(with_key("order-1"))[0] == 202
-    assert [each.split()[0] for each in statements] == ["SELECT", "WITH"]
+    assert [sql.split()[0] for sql, _ in statements] == ["SELECT", "WITH"]
     assert queries.captured_queries == []
 
 

@@ -20,7 +20,7 @@ from django.db import OperationalError, connection, connections, transaction
 from django.test import TransactionTestCase
 from psycopg.errors import DeadlockDetected
 
-from dispatch.core.db.postgres.prepared_statements import PreparedStatements
+from dispatch.core.db.postgres.prepared_statements import Params, PreparedStatements
 from dispatch.dev import embedded_servers
 from tests.support.waiting import PATIENCE
 
@@ -101,13 +101,13 @@ def restart_server() -> None:
     connections.close_all()
 
 
-def note_statements(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return the prepared statements that this process runs from now on, also those that wait for the next one."""
-    noted: list[str] = []
+def note_statements(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Params]]:
+    """Return the prepared statements that this process runs from now on, also those that wait, with parameters."""
+    noted: list[tuple[str, Params]] = []
     dump = PreparedStatements.dump
 
     def note(statements: PreparedStatements, sql: str, params: Any) -> Any:
-        noted.append(sql)
+        noted.append((sql, params))
         return dump(statements, sql, params)
 
     monkeypatch.setattr(PreparedStatements, "dump", note)
