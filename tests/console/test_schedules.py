@@ -16,7 +16,7 @@ from dispatch.console.schedules import forms
 from dispatch.core import clock
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.services.intake import default_pool
-from dispatch.schedules.api.serializers import occurrences_of
+from dispatch.schedules.api.timings import occurrences_of
 from dispatch.schedules.kinds.base import Outcome, canceled
 from dispatch.schedules.models import ConcurrencyLimit, Run, Schedule
 from dispatch.schedules.services import worker

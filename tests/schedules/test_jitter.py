@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dispatch.core import clock
-from dispatch.schedules.api.serializers import occurrences_of
+from dispatch.schedules.api.timings import occurrences_of
 from dispatch.schedules.rules.due import Due, Plan, Policy, Verdict, plan_due_run
 from dispatch.schedules.rules.jitter import jitter_of
 from dispatch.schedules.rules.recurrence import Timing

@@ -26,13 +26,8 @@ from dispatch.jobs.models import ServiceType
 from dispatch.leads.models import Campaign
 from dispatch.outbox.models import Endpoint
 from dispatch.schedules import kinds
-from dispatch.schedules.api.serializers import (
-    RunNowSerializer,
-    ScheduleFormSerializer,
-    TimingSerializer,
-    occurrences_of,
-    preview_of,
-)
+from dispatch.schedules.api.serializers import RunNowSerializer, ScheduleFormSerializer
+from dispatch.schedules.api.timings import TimingSerializer, occurrences_of, preview_of
 from dispatch.schedules.models import ConcurrencyLimit, ExclusionCalendar, Missed, Overlap, Schedule, Unit
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services.anchors import anchor_after

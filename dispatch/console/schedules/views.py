@@ -24,7 +24,7 @@ from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 from dispatch.schedules import kinds, timeline
-from dispatch.schedules.api.serializers import occurrences_of
+from dispatch.schedules.api.timings import occurrences_of
 from dispatch.schedules.models import Run, RunStatus, Schedule
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services import actions, backfill, schedules

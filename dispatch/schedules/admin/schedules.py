@@ -22,7 +22,7 @@ from dispatch.jobs.models import Submission
 from dispatch.leads.models import Lead
 from dispatch.schedules import kinds, queries
 from dispatch.schedules.admin.formats import apply_to_each, link, list_occurrences
-from dispatch.schedules.api.serializers import occurrence, occurrences_of
+from dispatch.schedules.api.timings import occurrence, occurrences_of
 from dispatch.schedules.models import Schedule
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services import schedules

@@ -17,8 +17,8 @@ from accounts.api.base import OrganizationViewSet, respond_idempotently
 from accounts.auth.permissions import is_allowed
 from accounts.models import ApiKey
 from dispatch.core.api.parsers import LargeJSONParser
+from dispatch.schedules.api.bulk_serializers import BulkDetailSerializer, BulkFormSerializer, BulkSerializer
 from dispatch.schedules.api.schedules import IDEMPOTENCY
-from dispatch.schedules.api.serializers import BulkDetailSerializer, BulkFormSerializer, BulkSerializer
 from dispatch.schedules.models import BulkImport
 from dispatch.schedules.services import bulk_import
 

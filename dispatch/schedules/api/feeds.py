@@ -15,7 +15,7 @@ from accounts.api.base import OrganizationViewSet
 from accounts.models import ApiKey
 from dispatch.core import clock
 from dispatch.core.api.serializers import StrictSerializer
-from dispatch.schedules.api.serializers import OccurrenceSerializer, occurrence
+from dispatch.schedules.api.timings import OccurrenceSerializer, occurrence
 from dispatch.schedules.models import Schedule, ScheduleFeed
 from dispatch.schedules.queries import Coming
 from dispatch.schedules.services import feeds

@@ -15,7 +15,7 @@ from rest_framework.response import Response
 from accounts.api.base import OrganizationViewSet, OwnedFilterSet
 from accounts.models import ApiKey
 from dispatch.outbox.api.messages import NoteSerializer
-from dispatch.schedules.api.serializers import RunDetailSerializer, RunSerializer
+from dispatch.schedules.api.run_serializers import RunDetailSerializer, RunSerializer
 from dispatch.schedules.models import Run, RunStatus, Schedule
 from dispatch.schedules.services import actions, backfill
 

@@ -26,19 +26,17 @@ from dispatch.core import clock
 from dispatch.core.api.idempotency import HEADER
 from dispatch.schedules import queries
 from dispatch.schedules.api.feeds import ComingSerializer, DaysSerializer, answer_coming, days_of
+from dispatch.schedules.api.run_serializers import RunSerializer
 from dispatch.schedules.api.serializers import (
     BackfilledSerializer,
     BackfillSerializer,
-    PreviewSerializer,
     RunNowSerializer,
-    RunSerializer,
     ScheduleDecisionSerializer,
     ScheduleDetailSerializer,
     ScheduleFormSerializer,
     ScheduleSerializer,
-    TimingSerializer,
-    preview_of,
 )
+from dispatch.schedules.api.timings import PreviewSerializer, TimingSerializer, preview_of
 from dispatch.schedules.models import Schedule
 from dispatch.schedules.services import backfill
 from dispatch.schedules.services import schedules as schedule_services
