@@ -40,6 +40,17 @@ class OwnedModel(models.Model):
         abstract = True
 
 
+class OwnedModelWithoutIndex(OwnedModel):
+    """Base of owned rows that are written often: the model declares the indexes that queries need."""
+
+    organization = models.ForeignKey(
+        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
+    )
+
+    class Meta(OwnedModel.Meta):
+        abstract = True
+
+
 def of_organization(queryset: models.QuerySet, organization: Organization | None) -> models.QuerySet:
     """Return only the organization's rows; none if it is None.
 

@@ -11,7 +11,7 @@ from django.db.models import Q
 from phonenumber_field.modelfields import PhoneNumberField
 
 from accounts.models import ApiKey
-from accounts.scoping import OwnedModel, OwnedQuerySet
+from accounts.scoping import OwnedModel, OwnedModelWithoutIndex, OwnedQuerySet
 from accounts.speech_fields import own_language
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
@@ -52,16 +52,13 @@ class WithWindow(models.Model):
         return ArrivalWindow(self.window_start, self.window_end)
 
 
-class Submission(WithWindow, OwnedModel):
+class Submission(WithWindow, OwnedModelWithoutIndex):
     """The form as received. Once answered 2xx, it becomes exactly one job, even if any process dies."""
 
     class Status(models.TextChoices):
         RECEIVED = "received", "Received"
         PROCESSED = "processed", "Processed"
 
-    organization = models.ForeignKey(
-        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
-    )
     status = models.CharField(max_length=16, choices=Status, default=Status.RECEIVED)
     form = models.JSONField(help_text="The form as received.")
     customer_name = models.CharField(max_length=120)
@@ -139,7 +136,7 @@ class JobQuerySet(OwnedQuerySet):
         return self.filter(Q(status="pending") | paused | overdue | has_left | late | texted)
 
 
-class Job(WithWindow, OwnedModel):
+class Job(WithWindow, OwnedModelWithoutIndex):
     """The service job made from a submission.
 
     `next_action_at` and `step_token` are the truth behind every timer. `version` is incremented by every visible
@@ -186,9 +183,6 @@ class Job(WithWindow, OwnedModel):
 
     objects: ClassVar[Any] = JobQuerySet.as_manager()
 
-    organization = models.ForeignKey(
-        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
-    )
     submission = models.OneToOneField(Submission, on_delete=models.PROTECT, related_name="job")
     service_type = models.ForeignKey(ServiceType, on_delete=models.PROTECT, related_name="+")
     status = models.CharField(max_length=16, choices=Status, default=Status.DISPATCHING)

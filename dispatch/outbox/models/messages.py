@@ -9,7 +9,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
-from accounts.scoping import OwnedModel
+from accounts.scoping import OwnedModel, OwnedModelWithoutIndex
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.languages import mark
@@ -81,7 +81,7 @@ class Target(OwnedModel):
         return self.endpoint.name if self.endpoint else self.origin
 
 
-class MessageGroup(OwnedModel):
+class MessageGroup(OwnedModelWithoutIndex):
     """The messages of one entity to one endpoint. Decide their order only while holding the lock on its row.
 
     `wake_at` is when the poller must check the group. A past time means that the group waits in its target's
@@ -89,9 +89,6 @@ class MessageGroup(OwnedModel):
     `services.scheduling` writes it, derived from the messages.
     """
 
-    organization = models.ForeignKey(
-        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
-    )
     endpoint = models.ForeignKey(Endpoint, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     name = models.CharField(max_length=MAX_GROUP_LENGTH, default=DEFAULT_GROUP)
     key = models.CharField(max_length=64, unique=True, editable=False)
@@ -119,7 +116,7 @@ class MessageGroup(OwnedModel):
         return self.name
 
 
-class Message(OwnedModel):
+class Message(OwnedModelWithoutIndex):
     """A message to deliver. `payload` is the JSON text that is sent, byte for byte.
 
     `in_flight` is true from QUEUED until the attempt has ended or its lease has lapsed, even if the message is
@@ -127,9 +124,6 @@ class Message(OwnedModel):
     older epoch change nothing.
     """
 
-    organization = models.ForeignKey(
-        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
-    )
     endpoint = models.ForeignKey(Endpoint, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     target = models.ForeignKey(Target, on_delete=models.PROTECT, related_name="+", db_index=False)
     url = models.CharField("URL", max_length=2000, blank=True, help_text="Set if there is no endpoint.")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from django.db import models
 from django.db.models import F, Q
 
-from accounts.scoping import OwnedModel
+from accounts.scoping import OwnedModel, OwnedModelWithoutIndex
 from dispatch.core import clock
 from dispatch.core.languages import gettext, mark
 from dispatch.schedules.models.schedules import ConcurrencyLimit, Schedule
@@ -33,7 +33,7 @@ WAITING = (RunStatus.SCHEDULED, RunStatus.RETRYING)
 TAKEN = (RunStatus.IN_PROGRESS, RunStatus.RUNNING)
 
 
-class Run(OwnedModel):
+class Run(OwnedModelWithoutIndex):
     """One occurrence of a schedule, or a manual run (without a number).
 
     `due_at` is when an executor claims it: its trigger time or the time of its retry; NULL while the schedule is
@@ -41,9 +41,6 @@ class Run(OwnedModel):
     change nothing.
     """
 
-    organization = models.ForeignKey(
-        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
-    )
     schedule = models.ForeignKey(Schedule, on_delete=models.PROTECT, related_name="runs", db_index=False)
     kind = models.CharField(max_length=32)
     shard = models.PositiveSmallIntegerField()

@@ -10,7 +10,7 @@ from django.db import models
 from django.db.models import F, Q
 
 from accounts.models import validate_time_zone
-from accounts.scoping import OwnedModel
+from accounts.scoping import OwnedModel, OwnedModelWithoutIndex
 from dispatch.core import clock
 from dispatch.core.crypto import EncryptedJSONField
 from dispatch.core.languages import mark
@@ -75,12 +75,9 @@ class ConcurrencyLimit(OwnedModel):
         return self.key
 
 
-class Schedule(OwnedModel):
+class Schedule(OwnedModelWithoutIndex):
     """What to do, and when. The payload has the format of the kind's own API."""
 
-    organization = models.ForeignKey(
-        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
-    )
     class Status(models.TextChoices):
         ACTIVE = "active", mark("Active")
         PAUSED = "paused", mark("Paused")

@@ -5,14 +5,14 @@ from django.db.models import F, Q
 from django.db.models.functions import Coalesce
 from phonenumber_field.modelfields import PhoneNumberField
 
-from accounts.scoping import OwnedModel
+from accounts.scoping import OwnedModel, OwnedModelWithoutIndex
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
 from dispatch.core import clock
 from dispatch.core.languages import gettext
 from dispatch.telephony.models.prices import Priced
 
 
-class Text(OwnedModel, Priced):
+class Text(OwnedModelWithoutIndex, Priced):
     """One SMS, outbound or inbound. An outbound row is committed before the provider is asked.
 
     created → requesting → submitted → sent → an end. `unknown` is a request without a known outcome; it is
@@ -52,9 +52,6 @@ class Text(OwnedModel, Priced):
         CONFIRM = "confirm", "Code for a phone"
         TEST = "test", "Test"
 
-    organization = models.ForeignKey(
-        "accounts.Organization", on_delete=models.PROTECT, related_name="+", db_index=False
-    )
     direction = models.CharField(max_length=3, choices=Direction, default=Direction.OUT)
     purpose = models.CharField(
         max_length=16, choices=Purpose, blank=True, help_text="Of an inbound text: the purpose that handled it."
