@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from django.conf import settings
 
 import dispatch
 from dispatch.capacity import redis_scripts as lines
@@ -32,6 +33,9 @@ LIMITS = PoolLimits(1, 1, {1: USABLE}, 2, 0)
 BATCH = "ann:1"
 PROPOSAL = (0, "offer:1", 1, 5, "job:1", 5000, 7, 3, 1, 1, 3)  # pool 1 of five calls, number 7 of three lines
 LEASE = "7:1:1:1:1000"  # number, line slot, pool, pool slot, when it was taken
+PREFIX = settings.REDIS_PREFIX
+STREAM, DELAYED = f"{PREFIX}stream", f"{PREFIX}delayed"
+LOCK, ESTABLISHED = f"{PREFIX}lock", f"{PREFIX}established"
 SLOW_MS = 60_000  # between two requests of an account: the second waits
 
 
@@ -95,13 +99,13 @@ def adopt() -> None:
 
 
 def make_stream() -> None:
-    client().xgroup_create("stream", "group", id="0", mkstream=True)
+    client().xgroup_create(STREAM, "group", id="0", mkstream=True)
 
 
 def deliver() -> None:
     make_stream()
-    client().xadd("stream", {"pointer": "one"}, id="1-1")
-    client().xreadgroup("group", "ann", {"stream": ">"})
+    client().xadd(STREAM, {"pointer": "one"}, id="1-1")
+    client().xreadgroup("group", "ann", {STREAM: ">"})
 
 
 COMPLETED = [
@@ -135,38 +139,38 @@ CASES = [
     Case(
         streams._PUBLISH,
         nothing,
-        lambda: streams._PUBLISH(["stream", "seen:1", "seen:2"], [SLOW_MS, "one", "two"]),
+        lambda: streams._PUBLISH([STREAM, f"{PREFIX}seen:1", f"{PREFIX}seen:2"], [SLOW_MS, "one", "two"]),
     ),
     Case(
         streams._RESUME,
-        lambda: client().zadd("delayed", {"1-1|one": PAST, "1-2|two": FUTURE}),
-        lambda: streams._RESUME(["stream", "delayed"], [0, 10]),
+        lambda: client().zadd(DELAYED, {"1-1|one": PAST, "1-2|two": FUTURE}),
+        lambda: streams._RESUME([STREAM, DELAYED], [0, 10]),
     ),
     Case(
         streams._RELEASE,
         deliver,
-        lambda: streams._RELEASE(["stream", "delayed"], ["group", "1-1", "one", 0, SLOW_MS]),
+        lambda: streams._RELEASE([STREAM, DELAYED], ["group", "1-1", "one", 0, SLOW_MS]),
     ),
     Case(
         streams._DELETE_IDLE_CONSUMERS,
-        lambda: [make_stream(), client().xgroup_createconsumer("stream", "group", "bob")],
-        lambda: streams._DELETE_IDLE_CONSUMERS(["stream"], ["group", 0]),
+        lambda: [make_stream(), client().xgroup_createconsumer(STREAM, "group", "bob")],
+        lambda: streams._DELETE_IDLE_CONSUMERS([STREAM], ["group", 0]),
     ),
     Case(
         core_client._DELETE_IF_MINE,
-        lambda: client().set("lock", "mine"),
-        lambda: core_client.delete_if_mine("lock", "mine", client()),
+        lambda: client().set(LOCK, "mine"),
+        lambda: core_client.delete_if_mine(LOCK, "mine", client()),
     ),
     Case(
         generation._RENEW,
-        lambda: client().set("lock", "mine"),
-        lambda: generation._RENEW(["lock"], ["mine", SLOW_MS]),
+        lambda: client().set(LOCK, "mine"),
+        lambda: generation._RENEW([LOCK], ["mine", SLOW_MS]),
         repeats_its_answer=True,
     ),
     Case(
         generation._ESTABLISH,
-        lambda: client().set("lock", "mine"),
-        lambda: generation._ESTABLISH(["lock", "established"], ["mine"]),
+        lambda: client().set(LOCK, "mine"),
+        lambda: generation._ESTABLISH([LOCK, ESTABLISHED], ["mine"]),
         repeats_its_answer=True,
     ),
 ]
