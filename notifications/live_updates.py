@@ -11,7 +11,7 @@ higher one.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Any
@@ -19,13 +19,13 @@ from typing import Any
 import structlog
 from channels.layers import get_channel_layer
 from django.conf import settings
-from django.db import transaction
 from django.db.models import Max, Q
+from redis.client import Pipeline
 
 from dispatch.core import clock, events
-from dispatch.core.db.commit_hooks import JoinedHook
 from dispatch.core.models import Event
-from dispatch.core.redis.client import CHANNELS, CircuitOpen, client
+from dispatch.core.redis.after_commit import send_after_commit
+from dispatch.core.redis.client import CHANNELS, CircuitOpen
 
 # Subjects whose events are all pushed. Busier subjects (call, message, lead, run) are left out; pages poll those.
 SUBJECTS = frozenset(
@@ -40,6 +40,7 @@ LOOK_BACK = timedelta(seconds=10)
 # Above MAX_MISSED updates, a page should refetch everything. At most MAX_READ are read.
 MAX_MISSED, MAX_READ = 200, 2000
 MAX_CACHED = 200
+_HAPPENED = "events.happened"  # the type of the message about an event
 _CACHED_S = 1.0
 _floors: dict[int, tuple[float, int]] = {}
 _missed: dict[tuple[int, int], tuple[float, tuple[list[dict[str, Any]], bool]]] = {}  # (read at, result)
@@ -51,30 +52,9 @@ def start_listening() -> None:
 
 
 def push_event(event: Event) -> None:
-    """Send a live update to the organization's pages once the event is committed.
-
-    The updates of a transaction are sent together, because a round trip to Redis costs more than a message.
-    """
+    """Send a live update to the organization's pages once the event is committed, and thus has a primary key."""
     if is_pushed(event):
-        transaction.on_commit(_Updates(event), robust=True)
-
-
-class _Updates(JoinedHook):
-    """Live updates about events of a transaction, which have their primary keys after the commit."""
-
-    def __init__(self, event: Event) -> None:
-        self.events = [event]
-
-    def __call__(self) -> None:
-        _send_all(
-            [
-                (event.organization_id, {"type": "events.happened", "hint": update_of(event)})
-                for event in self.events
-            ]
-        )
-
-    def join(self, later: _Updates) -> None:
-        self.events += later.events
+        _send_after_commit(event.organization_id, _HAPPENED, lambda: {"hint": update_of(event)})
 
 
 def is_pushed(event: Event) -> bool:
@@ -147,54 +127,43 @@ def group_of(organization_id: int) -> str:
 def notify_written(organization_id: int, ids: Sequence[int]) -> None:
     """Notify open pages that new notifications exist."""
     if ids:
-        _after_commit(organization_id, {"type": "notifications.written"})
+        _send_after_commit(organization_id, "notifications.written")
 
 
 def notify_changed(organization_id: int, ids: Sequence[int]) -> None:
     """Notify open pages that these notifications were read, acknowledged or resolved."""
     if ids:
-        _after_commit(organization_id, {"type": "notifications.changed", "ids": list(ids)})
-
-
-def push_update(organization_id: int, update: dict[str, Any]) -> None:
-    """Push the live update of a committed event."""
-    _send(organization_id, {"type": "events.happened", "hint": update})
+        _send_after_commit(organization_id, "notifications.changed", lambda: {"ids": list(ids)})
 
 
 def notify_repeated(organization_id: int, ids: Sequence[int]) -> None:
     """Sound and show these unacknowledged alerts again on open pages."""
     if ids:
-        _after_commit(organization_id, {"type": "notifications.repeated", "ids": list(ids)})
+        _send_after_commit(organization_id, "notifications.repeated", lambda: {"ids": list(ids)})
 
 
 def notify_members_changed(organization_id: int) -> None:
     """Make every socket check its access again after a membership changed."""
-    _after_commit(organization_id, {"type": "members.changed"})
+    _send_after_commit(organization_id, "members.changed")
 
 
-def _after_commit(organization_id: int, message: dict[str, Any]) -> None:
-    transaction.on_commit(partial(_send, organization_id, message), robust=True)
+def _send_after_commit(organization_id: int, kind: str, read: Callable[[], dict[str, Any]] = dict) -> None:
+    """Send a message of this kind, with the fields that `read` returns after the commit."""
+    send_after_commit(CHANNELS, partial(_publish, organization_id, kind, read), partial(_log_failure, kind))
 
 
-def _send(organization_id: int, message: dict[str, Any]) -> None:
-    _send_all([(organization_id, message)])
-
-
-def _send_all(messages: Sequence[tuple[int, dict[str, Any]]]) -> None:
-    """Publish to the groups in the channel layer's own format, on this thread's Redis connection.
+def _publish(organization_id: int, kind: str, read: Callable[[], dict[str, Any]], pipe: Pipeline) -> None:
+    """Publish to the group in the channel layer's own format.
 
     The layer's `group_send`, called from synchronous code, would open an event loop and a connection for every
     message.
     """
-    try:
-        layer: Any = get_channel_layer()
-        config: Any = settings.CHANNEL_LAYERS["default"]["CONFIG"]
-        with client(CHANNELS).pipeline(transaction=False) as pipe:
-            for organization_id, message in messages:
-                name = f"{config['prefix']}__group__{group_of(organization_id)}"
-                pipe.publish(name, layer.serialize(message))
-            pipe.execute()
-    except CircuitOpen as error:
-        log.debug("push_failed", message=messages[0][1]["type"], error=str(error))
-    except Exception as error:  # a failed push must never fail the work
-        log.warning("push_failed", message=messages[0][1]["type"], error=str(error))
+    layer: Any = get_channel_layer()
+    config: Any = settings.CHANNEL_LAYERS["default"]["CONFIG"]
+    name = f"{config['prefix']}__group__{group_of(organization_id)}"
+    pipe.publish(name, layer.serialize({"type": kind, **read()}))
+
+
+def _log_failure(kind: str, error: Exception) -> None:
+    level = log.debug if isinstance(error, CircuitOpen) else log.warning
+    level("push_failed", message=kind, error=str(error))

@@ -29,22 +29,22 @@ class Letter(JoinedHook):
     def __call__(self) -> None:
         sent.append(self.names)
 
-    def join(self, later: Letter) -> None:
-        self.names += later.names
+    def join(self, earlier: Letter) -> None:
+        self.names = earlier.names + self.names
 
 
 class Parcel(Letter):
     """Sent apart from letters."""
 
 
-def test_hooks_of_one_class_run_once_in_the_place_of_the_first() -> None:
+def test_hooks_of_one_class_run_once_in_the_place_of_the_last() -> None:
     with transaction.atomic():
         transaction.on_commit(Letter("a"))
         transaction.on_commit(lambda: sent.append(["between"]))
         transaction.on_commit(Parcel("p"))
         transaction.on_commit(Letter("b"))
         assert sent == []
-    assert sent == [["a", "b"], ["between"], ["p"]]
+    assert sent == [["between"], ["p"], ["a", "b"]]
     transaction.on_commit(Letter("c"))
     assert sent[3:] == [["c"]]
 

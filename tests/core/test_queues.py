@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import pytest
 from django.conf import settings
 from django.db import transaction
-from redis.connection import AbstractConnection
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
@@ -16,6 +14,7 @@ from dispatch.core.observability import metrics
 from dispatch.core.redis.client import QUEUES, client
 from dispatch.core.runtime.queues import enqueue, enqueue_in, notification_channel, notify_loop, rq_queue
 from tests.core.outages import redis_away
+from tests.support.redis_requests import note_redis_requests
 from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -66,17 +65,9 @@ def test_a_delayed_job_is_never_due_early() -> None:
 
 
 def test_delayed_job_is_enqueued_in_one_round_trip(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[Any] = []
-    real = AbstractConnection.send_packed_command
-
-    def counted(self: Any, command: Any, *args: Any, **options: Any) -> Any:
-        sent.append(command)
-        return real(self, command, *args, **options)
-
-    monkeypatch.setattr(AbstractConnection, "send_packed_command", counted)
+    sent = note_redis_requests(monkeypatch)
     enqueue_in(QUEUE, 300, LEAVE, "x")
     assert len(sent) == 1
-    monkeypatch.undo()
     (job_id,) = rq_queue(QUEUE).scheduled_job_registry.get_job_ids()
     assert Job.fetch(job_id, client(QUEUES), JSONSerializer).args == ["x"]
 

@@ -53,7 +53,7 @@ def test_all_users_of_one_server_share_its_circuit(redis_proxy: RedisProxy) -> N
     connections = redis_proxy.connections
     enqueue(site.DISPATCH_QUEUE, "tests.core.jobs.leave", "a")
     notify_loop("auditor")
-    live_updates.push_update(1, {"id": 1})
+    live_updates.notify_members_changed(1)
     line_wakeups.line_freed()
     assert redis_scripts.run_or_none(redis_scripts.RELEASE, "offer:1") is None
     with pytest.raises(redis_queue.RedisUnavailable):

@@ -77,7 +77,7 @@ def test_each_purpose_uses_its_server(separate: dict[str, OwnRedis], leads: Floo
         listener = connection.pubsub(ignore_subscribe_messages=True)
         listener.psubscribe("*")
         listener.get_message(timeout=1)
-        live_updates.push_update(leads.organization.pk, {"id": 1})
+        live_updates.notify_members_changed(leads.organization.pk)
         assert wait_until(lambda: listener.get_message(timeout=1))
     found = {purpose: names_in(server) for purpose, server in separate.items()}
     assert found["queues"] >= {f"rq:queue:{site.DISPATCH_QUEUE}"}

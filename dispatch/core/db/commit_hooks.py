@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any, Self
 
 
 class JoinedHook(ABC):
-    """A hook for `transaction.on_commit`. The first one of a class does the work of all of them.
+    """A hook for `transaction.on_commit`. The last one of a class does the work of all of them.
 
     A savepoint that is rolled back takes its hooks with it.
     """
@@ -18,20 +18,20 @@ class JoinedHook(ABC):
         """Do what this hook, and those that joined it, ask for."""
 
     @abstractmethod
-    def join(self, later: Self) -> None:
-        """Take over what a later hook of the same transaction asks for."""
+    def join(self, earlier: Self) -> None:
+        """Take over what an earlier hook of the same transaction asks for."""
 
 
-def joined(hooks: Iterable[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Return a connection's hooks, as Django keeps them, without those that have joined an earlier one."""
-    firsts: dict[type[Any], JoinedHook] = {}
+def joined(hooks: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    """Return a connection's hooks, as Django keeps them, without those that have joined a later one."""
+    lasts: dict[type[Any], JoinedHook] = {}
     kept = []
-    for hook in hooks:
+    for hook in reversed(hooks):
         func = hook[1]
         if isinstance(func, JoinedHook):
-            if first := firsts.get(type(func)):
-                first.join(func)
+            if last := lasts.get(type(func)):
+                last.join(func)
                 continue
-            firsts[type(func)] = func
+            lasts[type(func)] = func
         kept.append(hook)
-    return kept
+    return kept[::-1]

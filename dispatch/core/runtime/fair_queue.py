@@ -73,7 +73,14 @@ return redis.call('LINSERT', KEYS[1], 'BEFORE', redis.call('LINDEX', KEYS[1], lo
 
 
 class FairQueue(Queue):
-    """An RQ queue that inserts a job in the turn of its organization (`meta`), not at the end."""
+    """An RQ queue that inserts a job in the turn of its organization (`meta`), not at the end.
+
+    Its jobs depend on no others.
+    """
+
+    def setup_dependencies(self, job: Job, pipeline: Any = None) -> Job:
+        """Do nothing. RQ would require that the pipeline has no commands yet."""
+        return job
 
     def push_job_id(self, job_id: str, pipeline: Any = None, at_front: bool = False) -> None:
         """Put the id of a stored job on the queue."""

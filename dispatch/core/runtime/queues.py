@@ -16,12 +16,13 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import transaction
+from redis.client import Pipeline
 from rq.job import Job
 from rq.serializers import JSONSerializer
 
 from dispatch.core.observability import metrics
-from dispatch.core.redis.client import LEADS, QUEUES, REDIS_ERRORS, client, key
+from dispatch.core.redis.after_commit import send_after_commit
+from dispatch.core.redis.client import LEADS, QUEUES, client, key
 from dispatch.core.runtime.autoscaling_rules import QueueState
 from dispatch.core.runtime.fair_queue import ORGANIZATION, FairQueue
 
@@ -39,8 +40,7 @@ def enqueue(queue_name: str, func_path: str, *args: Any, organization_id: int | 
     Organizations take turns. Raises TypeError if an argument is not JSON and KeyError for an unknown queue, both
     immediately.
     """
-    _check(queue_name, args)
-    transaction.on_commit(partial(_push, queue_name, None, func_path, args, organization_id), robust=True)
+    _enqueue_after_commit(queue_name, None, func_path, args, organization_id)
 
 
 def enqueue_in(
@@ -50,8 +50,7 @@ def enqueue_in(
 
     With a delay under 2 s, the job is enqueued immediately, so the task must check its row's deadline.
     """
-    _check(queue_name, args)
-    transaction.on_commit(partial(_push, queue_name, seconds, func_path, args, organization_id), robust=True)
+    _enqueue_after_commit(queue_name, seconds, func_path, args, organization_id)
 
 
 def notify_loop(loop_name: str) -> None:
@@ -59,7 +58,11 @@ def notify_loop(loop_name: str) -> None:
 
     If Redis is unavailable, the request is lost, and the loop runs at its next interval.
     """
-    transaction.on_commit(partial(_publish, loop_name), robust=True)
+    send_after_commit(
+        LEADS,
+        lambda pipe: pipe.publish(notification_channel(), loop_name),
+        lambda error: log.debug("loop_notification_failed", loop=loop_name, error=str(error)),
+    )
 
 
 def notification_channel() -> str:
@@ -77,40 +80,40 @@ def _queue_on(connection: Any, queue_name: str) -> FairQueue:
     return FairQueue(queue_name, connection=connection, serializer=JSONSerializer, default_timeout=timeout)
 
 
-def _check(queue_name: str, args: tuple[Any, ...]) -> None:
+def _enqueue_after_commit(
+    queue_name: str, seconds: float | None, func_path: str, args: tuple[Any, ...], organization_id: int | None
+) -> None:
     if queue_name not in settings.RQ_QUEUES:
         raise KeyError(f"No queue is called {queue_name!r}. RQ_QUEUES has {', '.join(settings.RQ_QUEUES)}.")
     json.dumps(args)
 
+    def failed(error: Exception) -> None:
+        metrics.enqueue_failures.labels(queue_name).inc()
+        log.warning("enqueue_failed", queue=queue_name, func=func_path, error=str(error))
 
-def _push(
-    queue_name: str, seconds: float | None, func_path: str, args: tuple[Any, ...], organization_id: int | None
+    send_after_commit(QUEUES, partial(_add_job, queue_name, seconds, func_path, args, organization_id), failed)
+
+
+def _add_job(
+    queue_name: str,
+    seconds: float | None,
+    func_path: str,
+    args: tuple[Any, ...],
+    organization_id: int | None,
+    pipe: Pipeline,
 ) -> None:
     kept: dict[str, Any] = {
         "meta": {} if organization_id is None else {ORGANIZATION: organization_id},
         "result_ttl": settings.RQ_QUEUES[queue_name]["DEFAULT_RESULT_TTL"],
         "failure_ttl": settings.RQ_FAILURE_TTL_S,
     }
-    try:
-        with client(QUEUES).pipeline() as pipe:  # RQ by default makes two round trips to Redis
-            if seconds is None or seconds < MIN_DELAY_S:
-                rq_queue(queue_name).enqueue_call(func_path, args=args, pipeline=pipe, **kept)
-            else:
-                # RQ's scheduler uses the machine's clock and truncates fractions: round up, or it runs early.
-                due = datetime.fromtimestamp(math.ceil(time.time() + seconds), UTC)
-                # RQ writes the due time on the queue's own connection, even with a pipeline.
-                _queue_on(pipe, queue_name).enqueue_at(due, func_path, *args, pipeline=pipe, **kept)
-            pipe.execute()
-    except REDIS_ERRORS as error:
-        metrics.enqueue_failures.labels(queue_name).inc()
-        log.warning("enqueue_failed", queue=queue_name, func=func_path, error=str(error))
-
-
-def _publish(loop_name: str) -> None:
-    try:
-        client(LEADS).publish(notification_channel(), loop_name)
-    except REDIS_ERRORS as error:
-        log.debug("loop_notification_failed", loop=loop_name, error=str(error))
+    if seconds is None or seconds < MIN_DELAY_S:
+        rq_queue(queue_name).enqueue_call(func_path, args=args, pipeline=pipe, **kept)
+        return
+    # RQ's scheduler uses the machine's clock and truncates fractions: round up, or it runs early.
+    due = datetime.fromtimestamp(math.ceil(time.time() + seconds), UTC)
+    # RQ writes the due time on the queue's own connection, even with a pipeline.
+    _queue_on(pipe, queue_name).enqueue_at(due, func_path, *args, pipeline=pipe, **kept)
 
 
 def read_queue(queue_name: str, now: datetime) -> QueueState:

@@ -11,27 +11,30 @@ and the end of an offer wakes the loop only while it is set. Otherwise each answ
 
 from __future__ import annotations
 
-from django.db import transaction
+from redis.client import Pipeline
 
-from dispatch.core.redis.client import REDIS_ERRORS, client, key
-from dispatch.core.runtime.queues import notify_loop
+from dispatch.core.redis.after_commit import send_after_commit
+from dispatch.core.redis.client import LEADS, REDIS_ERRORS, client, key
+from dispatch.core.runtime.queues import notification_channel, notify_loop
 
 WAITING_LOOP = "jobs_waiting"
 KEPT_S = 600
 # Longer than a job that waits for a technician waits for its next try (`waits.TECHNICIAN_POLL_S`).
 TECHNICIAN_KEPT_S = 30
+# KEYS: the flag. ARGV: the channel of `notify_loop`, the loop.
+_WAKE = "if redis.call('EXISTS', KEYS[1]) == 1 then return redis.call('PUBLISH', ARGV[1], ARGV[2]) end return 0"
 
 
 def mark_waiting() -> None:
     """Set the flag at commit, because some job waits for a line."""
-    transaction.on_commit(_mark, robust=True)
+    _set_after_commit(_line_waiters(), KEPT_S)
 
 
 def line_freed() -> None:
     """Wake the loop of waiting jobs if the flag is set, because a line was released."""
     try:
-        if client().getdel(key("jobs", "line-waiters")):
-            client().set(key("jobs", "line-freed"), 1, ex=KEPT_S)
+        if client(LEADS).getdel(_line_waiters()):
+            client(LEADS).set(_line_freed(), 1, ex=KEPT_S)
             notify_loop(WAITING_LOOP)
     except REDIS_ERRORS:
         return
@@ -39,42 +42,40 @@ def line_freed() -> None:
 
 def mark_waiting_for_technician() -> None:
     """Set the flag of the technicians at commit, because some job waits for one."""
-    transaction.on_commit(_mark_for_technician, robust=True)
+    _set_after_commit(_technician_waiters(), TECHNICIAN_KEPT_S)
 
 
 def offer_closed() -> None:
     """After the commit, wake the loop of waiting jobs if some job waits for a technician."""
-    transaction.on_commit(_wake_for_technician, robust=True)
+    send_after_commit(LEADS, _wake_for_technician, _ignore)
 
 
 def take_freed_pools() -> bool:
     """Return whether a line was released while jobs waited for one since the last invocation, and reset that."""
     try:
-        return bool(client().getdel(key("jobs", "line-freed")))
+        return bool(client(LEADS).getdel(_line_freed()))
     except REDIS_ERRORS:
         return False
 
 
-def _mark() -> None:
-    try:
-        client().set(key("jobs", "line-waiters"), 1, ex=KEPT_S)
-    except REDIS_ERRORS:
-        return
+def _set_after_commit(flag: str, kept_s: int) -> None:
+    send_after_commit(LEADS, lambda pipe: pipe.set(flag, 1, ex=kept_s), _ignore)
 
 
-def _mark_for_technician() -> None:
-    try:
-        client().set(_technician_waiters(), 1, ex=TECHNICIAN_KEPT_S)
-    except REDIS_ERRORS:
-        return
+def _wake_for_technician(pipe: Pipeline) -> None:
+    pipe.eval(_WAKE, 1, _technician_waiters(), notification_channel(), WAITING_LOOP)
 
 
-def _wake_for_technician() -> None:
-    try:
-        if client().exists(_technician_waiters()):
-            notify_loop(WAITING_LOOP)
-    except REDIS_ERRORS:
-        return
+def _ignore(error: Exception) -> None:
+    """Do nothing: the loop polls."""
+
+
+def _line_waiters() -> str:
+    return key("jobs", "line-waiters")
+
+
+def _line_freed() -> str:
+    return key("jobs", "line-freed")
 
 
 def _technician_waiters() -> str:

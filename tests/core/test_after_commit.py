@@ -1,0 +1,122 @@
+"""What a transaction sends to Redis is sent once, after its commit, and a refused part harms no other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.conf import settings
+from django.db import transaction
+from redis.exceptions import NoPermissionError, ResponseError
+
+from dispatch.core.redis.after_commit import send_after_commit
+from dispatch.core.redis.client import client, key
+from dispatch.core.runtime.queues import enqueue, enqueue_in, notify_loop, rq_queue
+from tests.core.outages import redis_away
+from tests.support.redis_requests import note_redis_requests
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+QUEUE = settings.DISPATCH_QUEUE
+LEAVE = "tests.core.jobs.leave"
+
+
+class Counters:
+    """Counters in Redis, and the errors of those that could not be increased."""
+
+    def __init__(self) -> None:
+        self.errors: dict[str, Exception] = {}
+
+    def increase(self, name: str, add: Callable[[Any], object] | None = None) -> None:
+        send_after_commit(
+            "", add or (lambda pipe: pipe.incr(key(name))), lambda error: self.errors.update({name: error})
+        )
+
+    def read(self, *names: str) -> list[int]:
+        return [int(client().get(key(name)) or 0) for name in names]
+
+
+@pytest.fixture
+def counters() -> Counters:
+    return Counters()
+
+
+def test_what_a_transaction_sends_is_one_request(counters, monkeypatch):
+    enqueue(QUEUE, LEAVE, "w")  # the first time, RQ asks for the server's version
+    sent = note_redis_requests(monkeypatch)
+    with transaction.atomic():
+        counters.increase("a")
+        enqueue(QUEUE, LEAVE, "x")
+        enqueue_in(QUEUE, 300, LEAVE, "y")
+        notify_loop("auditor")
+        with pytest.raises(RuntimeError), transaction.atomic():
+            counters.increase("rolled back")
+            raise RuntimeError
+        counters.increase("b")
+        assert sent == []
+    assert len(sent) == 1
+    assert counters.read("a", "rolled back", "b") == [1, 0, 1]
+    assert rq_queue(QUEUE).count == 2
+    assert rq_queue(QUEUE).scheduled_job_registry.count == 1
+    assert counters.errors == {}
+
+
+def test_without_a_transaction_it_is_sent_at_once(counters):
+    counters.increase("a")
+    assert counters.read("a") == [1]
+
+
+def test_it_is_sent_after_what_the_transaction_did_before(counters):
+    seen = []
+    with transaction.atomic():
+        counters.increase("a")
+        transaction.on_commit(lambda: seen.extend(counters.read("a")))  # such as the release of a line
+        counters.increase("a")
+    assert (seen, counters.read("a")) == ([0], [2])
+
+
+def test_command_that_cannot_be_made_harms_no_other(counters):
+    def half(pipe: Any) -> None:
+        pipe.incr(key("half"))
+        raise ValueError("it cannot be serialized")
+
+    with transaction.atomic():
+        counters.increase("a")
+        counters.increase("half", half)
+        counters.increase("b")
+    assert counters.read("a", "half", "b") == [1, 0, 1]
+    assert list(counters.errors) == ["half"]
+
+
+def test_command_that_fails_harms_no_other(counters):
+    with transaction.atomic():
+        counters.increase("a")
+        counters.increase("text", lambda pipe: [pipe.set(key("text"), "x"), pipe.incr(key("text"))])
+        counters.increase("b")
+    assert counters.read("a", "b") == [1, 1]
+    assert list(counters.errors) == ["text"]
+    assert isinstance(counters.errors["text"], ResponseError)
+
+
+def test_command_that_the_server_refuses_harms_no_other(counters):
+    """Redis discards all of a transaction if it refuses one command, such as one that the login may not run."""
+    client().execute_command("ACL", "SETUSER", "default", "-publish")
+    try:
+        with transaction.atomic():
+            counters.increase("a")
+            counters.increase("news", lambda pipe: pipe.publish("news", "x"))
+            enqueue(QUEUE, LEAVE, "x")
+    finally:
+        client().execute_command("ACL", "SETUSER", "default", "+publish")
+    assert counters.read("a") == [1]
+    assert rq_queue(QUEUE).count == 1
+    assert isinstance(counters.errors.pop("news"), NoPermissionError)
+    assert counters.errors == {}
+
+
+def test_outage_fails_every_part_and_no_work(counters):
+    with redis_away(), transaction.atomic():
+        counters.increase("a")
+        counters.increase("b")
+    assert list(counters.errors) == ["a", "b"]
