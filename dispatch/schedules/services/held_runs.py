@@ -35,7 +35,7 @@ def wake_after(event: Event) -> None:
     """Wake the runs that this event concerns, after its commit."""
     if reasons := WAKES.get(event.kind):
         endpoint = str(event.data.get("name", "")) if event.subject_type == "endpoint" else ""
-        transaction.on_commit(partial(_try_to_wake, event.organization_id, reasons, endpoint))
+        transaction.on_commit(partial(_try_to_wake, event.organization_id, reasons, endpoint), robust=True)
 
 
 def wake_held_runs(organization_id: int, reasons: Sequence[str], endpoint: str = "") -> int:
