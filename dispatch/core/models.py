@@ -2,7 +2,8 @@
 
 from django.contrib.postgres.indexes import BrinIndex
 from django.db import models
-from django.db.models import Func
+from django.db.models import F, Func, Q
+from django.db.models.fields.json import KeyTransform
 from django.db.models.functions import Cast
 
 from dispatch.core import clock
@@ -43,6 +44,13 @@ class Event(models.Model):
             models.Index(fields=["subject_type", "subject_id", "id"], name="event_of_subject"),
             models.Index(fields=["organization_id", "id"], name="event_of_organization"),
             BrinIndex(fields=["at"], name="event_at"),
+            # A job can have very many notes, and each may be deleted.
+            models.Index(
+                F("subject_id"),
+                KeyTransform("note_id", "data"),
+                condition=Q(kind__in=["job.note_written", "job.note_deleted"]),
+                name="event_of_note",
+            ),
         ]
 
     def __str__(self) -> str:

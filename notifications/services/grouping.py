@@ -49,9 +49,10 @@ def count_in_earlier(rule: rules.Rule, event: Event, users: Sequence[int]) -> li
     locked = list(rows.select_for_update(no_key=True).order_by("pk"))
     if not locked:
         return list(users)
-    recent = _events_about(rule, event, since=event.at - 2 * GROUPED_FOR).filter(pk__lte=event.pk)
+    oldest = min(row.event_id for row in locked)
+    recent = _events_about(rule, event, since=event.at - 2 * GROUPED_FOR, first=oldest).filter(pk__lte=event.pk)
     earlier = list(recent.order_by("-pk")[: MAX_GROUPED + 1])
-    gone = _gone(rule, event)
+    gone = _gone(rule, event, earlier)
     changed: dict[int | None, int] = {}  # the user's id → the notification's
     for row in reversed(locked):
         concerned = [each for each in earlier if _concerns(rule, each.data, row.user_id)]
@@ -70,14 +71,15 @@ def count_again(rule: rules.Rule, row: Notification, event: Event) -> bool:
     The notification must be locked.
     """
     since, until = row.created_at - GROUPED_FOR, row.created_at + GROUPED_FOR
-    events = _events_about(rule, event, since=since).filter(pk__gte=row.event_id)
+    events = _events_about(rule, event, since=since, first=row.event_id)
     others = _notifications_about(rule, event).filter(user=row.user, event_id__gt=row.event_id)
     if following := others.order_by("event_id").values_list("event_id", flat=True).first():
         events = events.filter(pk__lt=following)
-    gone = _gone(rule, event)
+    counted = list(events.order_by("pk")[:MAX_GROUPED])
+    gone = _gone(rule, event, counted)
     left = [
         each
-        for each in events.order_by("pk")[:MAX_GROUPED]
+        for each in counted
         if (each.pk == row.event_id or (each.at < until and row.alert_id is None))
         and _concerns(rule, each.data, row.user_id)
         and _item(rule, each) not in gone
@@ -100,14 +102,18 @@ def _notifications_about(rule: rules.Rule, event: Event) -> QuerySet[Notificatio
     return rows
 
 
-def _events_about(rule: rules.Rule, event: Event, *, since: datetime) -> QuerySet[Event]:
-    """Select the events of the rule about the same subject, and with the same value of its field `same`."""
+def _events_about(rule: rules.Rule, event: Event, *, since: datetime, first: int) -> QuerySet[Event]:
+    """Select the events of the rule about the same subject, and with the same value of its field `same`.
+
+    `first` is the id of the first one; without it, all events of the subject would be read.
+    """
     events = Event.objects.filter(
         organization_id=event.organization_id,
         kind=rule.kind,
         subject_type=event.subject_type,
         subject_id=event.subject_id,
         at__gt=since,
+        pk__gte=first,
     )
     return events.filter(**{f"data__{rule.same}": event.data.get(rule.same)}) if rule.same else events
 
@@ -124,8 +130,8 @@ def _item(rule: rules.Rule, event: Event) -> Any:
     return event.data.get(rule.item) if rule.item else None
 
 
-def _gone(rule: rules.Rule, event: Event) -> Iterable[Any]:
-    """Return the values of the rule's field `item` of what was taken away from the subject."""
+def _gone(rule: rules.Rule, event: Event, earlier: Iterable[Event]) -> Iterable[Any]:
+    """Return the rule's field `item` of those earlier events that are about something that was taken away."""
     if not rule.withdraws:
         return frozenset()
     events = Event.objects.filter(
@@ -133,5 +139,6 @@ def _gone(rule: rules.Rule, event: Event) -> Iterable[Any]:
         kind__in=rule.withdraws,
         subject_type=event.subject_type,
         subject_id=event.subject_id,
+        **{f"data__{rule.item}__in": [_item(rule, each) for each in earlier]},
     )
     return frozenset(events.values_list(f"data__{rule.item}", flat=True))

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import connection, transaction
+from django.test.utils import CaptureQueriesContext
 
 from accounts.models import Membership, User
 from accounts.tenancy import actor_of
@@ -19,6 +20,7 @@ from notifications.services.deliveries import is_needed
 from notifications.services.notifications import handle, handle_early
 from notifications.services.preferences import Wants, save_preference
 from tests.support import factories as make
+from tests.support.plans import explain_rows_read
 
 pytestmark = pytest.mark.django_db
 
@@ -211,3 +213,34 @@ def test_notes_and_deletions_that_are_handled_at_once_are_counted_right(desk):
         list(readers.map(run, ["in order", "early"]))
     for person in (desk.kim, desk.lee):
         assert desk.titles(person) == [f"10 notes on job {job.pk} mention you"]
+
+
+def test_note_on_a_job_with_very_many_notes_costs_no_more(desk):
+    """One job can have as many notes as its organization's API keys may write; the reader of events serves all."""
+    job = desk.job()
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO core_event (
+                organization_id, kind, subject_type, subject_id, actor_type, actor_label, data, at
+            )
+            SELECT %s, kind, 'job', %s, 'user', 'Dana',
+                   jsonb_build_object('note_id', -number, 'mentioned', jsonb_build_array(%s::int)), %s
+            FROM generate_series(1, 10000) number, unnest(ARRAY['job.note_written', 'job.note_deleted']) kind
+            """,
+            [desk.organization.pk, job.pk, desk.kim.pk, clock.now()],
+        )
+        cursor.execute("ANALYZE core_event")
+    desk.last = Event.objects.latest("pk").pk
+    desk.write(job)
+    desk.notify()
+    note = desk.write(job)
+    for change in (lambda: desk.write(job), lambda: desk.delete(note)):
+        change()
+        with CaptureQueriesContext(connection) as captured:
+            desk.notify()
+        queries = [query["sql"] for query in captured if query["sql"].startswith("SELECT")]
+        read = {sql: explain_rows_read(sql, []) for sql in queries}
+        assert len(read) > 5
+        assert not {sql: rows for sql, rows in read.items() if rows > 100}
+    assert desk.titles(desk.kim) == [f"2 notes on job {job.pk} mention you"]
