@@ -275,6 +275,10 @@ _NO_CHANGE = (
 )
 
 
+# A job whose technicians are called in several rounds has some hundred entries.
+MAX_ENTRIES = 1000
+
+
 @dataclass(frozen=True)
 class Entry:
     """One entry of the history. `text` is the sentence, `did` its part after the actor, `tone` a UI state."""
@@ -297,7 +301,7 @@ class Entry:
 
 
 def load_timeline(job: Job) -> list[Entry]:
-    """Return the full history of the job, oldest first."""
+    """Return the last MAX_ENTRIES entries of the job's history, oldest first."""
     offers = [offer.pk for offer in job.offers.all()]
     notices = [notice.pk for notice in job.notices.all()]
     about_them = Q(purpose="offer", subject_id__in=offers) | Q(purpose="job_news", subject_id__in=notices)
@@ -310,13 +314,14 @@ def load_timeline(job: Job) -> list[Entry]:
     ).only("pk", "price", "price_unit")
     costs = {("call", call.pk): call.cost for call in calls} | {("text", text.pk): text.cost for text in texts}
     about = (
-        Q(subject_type="job", subject_id=job.pk)
-        | Q(subject_type="submission", subject_id=job.submission_id)
+        Q(subject_type="submission", subject_id=job.submission_id)
         | Q(subject_type="offer", subject_id__in=offers)
         | Q(subject_type="call", subject_id__in=[pk for kind, pk in costs if kind == "call"])
         | Q(subject_type="text", subject_id__in=[pk for kind, pk in costs if kind == "text"])
     )
-    events = Event.objects.filter(about, organization_id=job.organization_id).order_by("id")
+    of_organization = Event.objects.filter(organization_id=job.organization_id)
+    of_job = of_organization.filter(subject_type="job", subject_id=job.pk).order_by("-id")[:MAX_ENTRIES]
+    events = list(of_job.union(of_organization.filter(about), all=True).order_by("id"))[-MAX_ENTRIES:]
     return _with_costs([describe_event(event) for event in events], costs)
 
 

@@ -7,12 +7,15 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from dispatch.core import clock
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
 from dispatch.jobs import services
 from dispatch.jobs.models import Candidate, Job, Offer, Submission
+from dispatch.jobs.timeline import MAX_ENTRIES, load_timeline
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
@@ -20,6 +23,7 @@ from notifications import services as notifications
 from notifications.models import Claim
 from notifications.services import ownership
 from tests.support import factories as make
+from tests.support.plans import explain_rows_read
 from tests.support.tenants import tenant
 
 pytestmark = pytest.mark.django_db
@@ -179,6 +183,30 @@ def test_the_technician_filter_finds_assigned_and_called_ones(desk):
         assert re.findall(r'data-open="(\d+)"', desk.list_of(page, "assigned")) == [str(mine.pk)]
         assert re.findall(r'data-open="(\d+)"', desk.list_of(page, "calling")) == [str(called.pk)]
         assert f'data-open="{other.pk}"' not in page
+
+
+def test_history_with_very_many_entries_ends_with_the_last_ones(desk):
+    """A client may write any number of notes on one job, and the panel must not become slower with each."""
+    job = desk.job("pending")
+    url = f"/board/jobs/{job.pk}/"
+    kinds = ("job.note_written", "job.note_deleted") * (MAX_ENTRIES // 2)
+    Event.objects.bulk_create(
+        Event(organization_id=desk.organization.pk, kind=kind, subject_type="job", subject_id=job.pk)
+        for kind in ("job.created", *kinds, "job.paused")
+    )
+    page = desk.see(url, headers=HTMX)
+    assert "Only the last 1,000 entries are shown." in page
+    assert page.index("paused") < page.index("deleted a note")
+    entries = page.split('<ol class="history">')[1].split("</ol>")[0]
+    assert entries.count("<li") == MAX_ENTRIES
+    with CaptureQueriesContext(connection) as captured:
+        entries = load_timeline(job)
+    assert len(entries) == MAX_ENTRIES
+    assert sum(explain_rows_read(query["sql"], []) for query in captured) < 2 * MAX_ENTRIES
+    Event.objects.filter(kind="job.note_deleted").delete()
+    page = desk.see(url, headers=HTMX)
+    assert "entries are shown" not in page
+    assert "created" in page.split('<ol class="history">')[1]
 
 
 def test_drawer_has_a_url_and_shows_everything(desk):

@@ -37,7 +37,7 @@ from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.reasons import translate_reason
 from dispatch.jobs.rules import Action
 from dispatch.jobs.services.notices import describe_deferred
-from dispatch.jobs.timeline import load_timeline
+from dispatch.jobs.timeline import MAX_ENTRIES, load_timeline
 from dispatch.jobs.window_fields import NAMES as WINDOW_FIELDS
 from dispatch.technicians.models import Technician
 from dispatch.technicians.rules import rest_words
@@ -168,6 +168,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
         "candidates": _candidates(job),
         "rest": rest_words(job.out_of_reach),
         "entries": list(reversed(load_timeline(job))),
+        "max_entries": MAX_ENTRIES,
         "policy": policy,
         "at_once": rules.offers_wanted(policy, job.priority),
         "radius_m": policies.search_radius(job),

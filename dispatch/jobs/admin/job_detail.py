@@ -28,7 +28,7 @@ from dispatch.jobs.badges import exact_time, job_badge, offer_badge, relative_ti
 from dispatch.jobs.models import Candidate, Job
 from dispatch.jobs.rules import Action
 from dispatch.jobs.services.notices import describe_deferred
-from dispatch.jobs.timeline import Entry, load_timeline
+from dispatch.jobs.timeline import MAX_ENTRIES, Entry, load_timeline
 from dispatch.technicians.rules import distance_words, rest_words, road_words
 
 
@@ -148,6 +148,7 @@ def detail_context(job: Job, *, may_act: bool) -> dict[str, Any]:
         ],
         "rest": rest_words(job.out_of_reach),
         "entries": [_line(entry, zone) for entry in reversed(load_timeline(job))],
+        "max_entries": MAX_ENTRIES,
         "policy": policy,
         "at_once": rules.offers_wanted(policy, job.priority),
         "radius": distance_words(policies.search_radius(job), unit),

@@ -291,7 +291,9 @@ class JobDetailSerializer(JobSerializer):
 
     candidates = CandidateSerializer(many=True, read_only=True)
     offers = OfferSerializer(many=True, read_only=True)
-    timeline = serializers.SerializerMethodField()
+    timeline = serializers.SerializerMethodField(
+        help_text=f"The history, oldest first: its last {timeline.MAX_ENTRIES:,} entries."
+    )
     actions = serializers.SerializerMethodField(help_text="Actions that are allowed now.")
     policy = serializers.JSONField(read_only=True, help_text="Parameters of the cascade, frozen when it started.")
     out_of_reach = serializers.DictField(
