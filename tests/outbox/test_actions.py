@@ -11,6 +11,7 @@ import requests
 
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
+from dispatch.core.api.serializers import MAX_LATEST
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
 from dispatch.outbox.models import Attempt, Message
@@ -214,6 +215,20 @@ def test_send_one_or_many_and_same_key_returns_same_message(world: World, api: A
     assert (detail["status"], detail["why"]) == ("COMPLETED", "Delivered.")
     assert detail["payload"] == one["payload"]
     assert detail["attempts_made"][0]["status_code"] == 200
+
+
+def test_message_with_very_many_attempts_shows_the_last_ones(world: World, api: Any) -> None:
+    """A message may be replayed any number of times, and each attempt keeps up to 4 KB of its response."""
+    message = Message.objects.get(pk=world.send_one(world.endpoint("ERP"), "a"))
+    Attempt.objects.bulk_create(
+        Attempt(
+            organization=message.organization, message=message, number=number, epoch=number, outcome="failed",
+            ended_at=clock.now(),
+        )
+        for number in range(1, MAX_LATEST + 6)
+    )  # fmt: skip
+    shown = api("GET", f"messages/{message.pk}/").json()["attempts_made"]
+    assert [attempt["number"] for attempt in shown] == list(range(6, MAX_LATEST + 6))
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from dispatch.core import clock
+from dispatch.core.api.serializers import MAX_LATEST
 from dispatch.core.events import SYSTEM
 from dispatch.schedules.api.bulk import ImportParser
-from dispatch.schedules.models import BulkImport, Run, Schedule
+from dispatch.schedules.models import BulkImport, Run, RunReport, Schedule
 from dispatch.schedules.services import bulk_import, concurrency_limits
 from tests.api.client import Api
 from tests.harness.schedules import World
@@ -161,6 +162,18 @@ def test_a_change_and_the_version_it_was_decided_on(api: Api) -> None:
     assert "payload" in refusal(api.patch(at, {"payload": 5}))
 
 
+def add_reports(run: int, count: int) -> None:
+    """Add reports as of a run that its receiver defers again and again."""
+    organization = Run.objects.get(pk=run).organization
+    RunReport.objects.bulk_create(
+        RunReport(
+            organization=organization, run_id=run, epoch=1000 + number, attempt=1, outcome="deferred",
+            ended_at=clock.now(),
+        )
+        for number in range(count)
+    )  # fmt: skip
+
+
 def test_pause_resume_run_now_delete(api: Api, world: World) -> None:
     found = made(api)
     at = f"schedules/{found['id']}/"
@@ -176,6 +189,9 @@ def test_pause_resume_run_now_delete(api: Api, world: World) -> None:
     assert run["status"] == "succeeded"
     assert [entry["kind"] for entry in run["log"]] == ["run.in_progress", "run.running", "run.succeeded"]
     assert run["reports"][0]["outcome"] == "succeeded"
+    add_reports(run["id"], MAX_LATEST)
+    shown = api.get(f"runs/{run['id']}/").json()["reports"]
+    assert (len(shown), shown[0]["outcome"]) == (MAX_LATEST, "deferred"), "the last ones, oldest first"
     assert api.delete(at).status_code == 204
     assert api.delete(at).status_code == 204
     assert api.get(at).json()["status"] == "deleted"

@@ -30,7 +30,7 @@ from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services import actions, backfill, schedules
 from dispatch.schedules.services.admission import explain_wait, read_use
 
-PAGE = 50
+PAGE, REPORTS_SHOWN = 50, 50
 VIEWS = (
     ("coming", mark("Upcoming")), ("calendar", mark("Calendar")), ("runs", mark("Runs")),
     ("all", mark("All schedules")),
@@ -202,7 +202,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         and row.schedule.status != "deleted",
         "is_cancelable": row.status in ("in_progress", "retrying")
         or (row.status == "running" and row.cancel_requested_at is None),
-        "reports": list(row.reports.order_by("-epoch")),
+        "reports": list(row.reports.order_by("-epoch")[:REPORTS_SHOWN]),
         "report_tones": {"succeeded": "good", "failed": "late", "refused": "attention"},
         "entries": list(reversed(timeline.of_run(row))),
         "created": _created(row),

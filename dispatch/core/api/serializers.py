@@ -20,6 +20,15 @@ MAX_ITEMS = 1000
 # Maximum items with reported errors; validation stops there.
 MAX_ITEM_ERRORS = 50
 MAX_UNKNOWN_REPORTED = 20
+# Rows of a `LatestSerializer`.
+MAX_LATEST = 100
+
+
+class LatestSerializer(serializers.ListSerializer):
+    """Serialize the last MAX_LATEST rows of a relation that has no limit, oldest first."""
+
+    def to_representation(self, data: Any) -> Any:
+        return super().to_representation(list(data.order_by("-pk")[:MAX_LATEST])[::-1])
 
 
 class StrictSerializer(serializers.Serializer):

@@ -20,7 +20,7 @@ from accounts.api.base import OrganizationViewSet, OwnedFilterSet, OwnedSlugRela
 from accounts.models import ApiKey
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
-from dispatch.core.api.serializers import BoundedListSerializer, StrictSerializer
+from dispatch.core.api.serializers import MAX_LATEST, BoundedListSerializer, LatestSerializer, StrictSerializer
 from dispatch.core.events import Actor
 from dispatch.core.http.ssrf import check_target_url
 from dispatch.outbox.explain import why_stuck
@@ -123,6 +123,7 @@ class AttemptSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = Attempt
+        list_serializer_class = LatestSerializer
         fields = [
             "number", "epoch", "outcome", "url", "started_at", "ended_at", "elapsed_s", "status_code", "answer",
             "error_class", "error", "is_spent", "is_late",
@@ -152,7 +153,7 @@ class MessageDetailSerializer(MessageSerializer):
 
     payload = serializers.SerializerMethodField()
     why = serializers.SerializerMethodField()
-    attempts_made = AttemptSerializer(many=True)
+    attempts_made = AttemptSerializer(many=True, help_text=f"The last {MAX_LATEST} attempts, oldest first.")
 
     class Meta(MessageSerializer.Meta):
         fields = [*MessageSerializer.Meta.fields, "why", "payload", "attempts_made"]
@@ -250,7 +251,7 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
     def get_queryset(self) -> QuerySet:
         messages = super().get_queryset()
         if self.action == "retrieve":
-            messages = messages.select_related("endpoint__pool", "target__pool").prefetch_related("attempts_made")
+            messages = messages.select_related("endpoint__pool", "target__pool")
         return messages
 
     def get_serializer_class(self) -> Any:

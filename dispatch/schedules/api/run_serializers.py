@@ -8,6 +8,7 @@ from django.db.models import Manager
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from dispatch.core.api.serializers import MAX_LATEST, LatestSerializer
 from dispatch.jobs.api.serializers import EntrySerializer
 from dispatch.schedules.models import Run, RunReport
 from dispatch.schedules.services.admission import LimitUse, explain_wait, read_use
@@ -73,6 +74,7 @@ class RunReportSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = RunReport
+        list_serializer_class = LatestSerializer
         fields = ["attempt", "outcome", "result", "error", "started_at", "ended_at"]
         read_only_fields = fields
 
@@ -80,7 +82,9 @@ class RunReportSerializer(serializers.ModelSerializer):
 class RunDetailSerializer(RunSerializer):
     """A run with its attempts and its history."""
 
-    reports = RunReportSerializer(many=True, read_only=True)
+    reports = RunReportSerializer(
+        many=True, read_only=True, help_text=f"The last {MAX_LATEST} reports, oldest first."
+    )
     log = serializers.SerializerMethodField()
 
     class Meta(RunSerializer.Meta):

@@ -42,10 +42,6 @@ class RunViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
     filterset_class = RunFilter
     required = {"list": _READ, "retrieve": _READ, "cancel": _WRITE, "retry": _WRITE, "run_missed": _WRITE}
 
-    def get_queryset(self) -> QuerySet:
-        runs = super().get_queryset()
-        return runs if self.action == "list" else runs.prefetch_related("reports")
-
     def get_serializer_class(self) -> Any:
         return RunSerializer if self.action == "list" else RunDetailSerializer
 
