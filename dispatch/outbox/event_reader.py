@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import structlog
 from django.conf import settings
+from django.db.models import Count
 
 from dispatch.core import clock
 from dispatch.core.events.readers import EventReader
@@ -20,6 +23,8 @@ from dispatch.outbox.services.intake import NewMessage, accept_of_several
 
 log = structlog.get_logger(__name__)
 
+# An organization may have very many endpoints. Above this number of messages, a transaction ends with an event.
+MAX_MESSAGES = 2000
 # Owners that determine an event's group if its data names one: an offer's event joins the group of its job.
 OWNERS = ("job", "lead")
 
@@ -37,12 +42,47 @@ def create_messages(events: list[Event]) -> None:
     candidates = candidates.exclude(event_types=[]).exclude(disabled_at__lt=kept_since)
     for endpoint in candidates.defer(*Endpoint.CREDENTIALS).order_by("pk"):
         endpoints[endpoint.organization_id].append(endpoint)
-    new_messages: dict[int, list[NewMessage]] = defaultdict(list)
+    bodies: dict[int, list[EventBody]] = defaultdict(list)
     for event in wanted:
-        for endpoint in endpoints[event.organization_id]:
-            if is_wanted(event, endpoint):
-                new_messages[event.organization_id].append(message_of(event, endpoint))
-    accept_of_several(new_messages)
+        bodies[event.organization_id].append(EventBody(event))
+    new_messages: dict[int, list[NewMessage]] = {}
+    for organization_id, theirs in endpoints.items():
+        # An endpoint gets all its events in a row, so that its condition is parsed once.
+        new_messages[organization_id] = [
+            message_of(body, endpoint)
+            for endpoint in theirs
+            for body in bodies[organization_id]
+            if is_wanted(body, endpoint)
+        ]
+    accept_of_several({organization_id: found for organization_id, found in new_messages.items() if found})
+
+
+def count_fitting(events: Sequence[Event]) -> int:
+    """Return for how many of the events, at least one, each endpoint may get a message in one transaction."""
+    ids = {event.organization_id for event in events}
+    endpoints = Endpoint.objects.filter(organization_id__in=ids).exclude(event_types=[])
+    counts = dict(endpoints.order_by().values_list("organization_id").annotate(Count("pk")))
+    messages = 0
+    for number, event in enumerate(events):
+        messages += counts.get(event.organization_id, 0)
+        if messages > MAX_MESSAGES and number:
+            return number
+    return len(events)
+
+
+class EventBody:
+    """What all endpoints get of an event, made once."""
+
+    def __init__(self, event: Event) -> None:
+        self.event = event
+
+    @functools.cached_property
+    def body(self) -> dict[str, Any]:
+        return body_of(self.event)
+
+    @functools.cached_property
+    def payload(self) -> str:
+        return json.dumps(self.body, separators=(",", ":"))
 
 
 def group_of(event: Event) -> str:
@@ -67,22 +107,24 @@ def body_of(event: Event) -> dict[str, Any]:
     }
 
 
-def is_wanted(event: Event, endpoint: Endpoint) -> bool:
+def is_wanted(about: EventBody, endpoint: Endpoint) -> bool:
     """Return whether the endpoint receives the event: by its types and its condition."""
+    event = about.event
     if not passes_filter(endpoint.event_types, event.kind) or is_circular(event.kind, event.data, endpoint.pk):
         return False
     try:
-        return conditions.evaluate_condition(endpoint.condition, body_of(event))
+        return conditions.evaluate_condition(endpoint.condition, about.body)
     except (conditions.InvalidCondition, conditions.ConditionFailed) as error:
         log.info("condition_failed", endpoint=endpoint.pk, event_id=event.pk, error=str(error))
         return False
 
 
-def message_of(event: Event, endpoint: Endpoint) -> NewMessage:
+def message_of(about: EventBody, endpoint: Endpoint) -> NewMessage:
     """Return the message that reports the event to the endpoint."""
+    event = about.event
     return NewMessage(
         type=event.kind,
-        payload=json.dumps(body_of(event), separators=(",", ":")),
+        payload=about.payload,
         endpoint=endpoint,
         group=group_of(event)[:200],
         event_id=event.pk,
@@ -94,4 +136,6 @@ def _key(event: Event) -> str:
 
 
 # An event that fails, or whose group is locked, holds back only later events of its group.
-READER = EventReader("outbox", create_messages, without=("message",), but=ABOUT_FAILURES, key=_key)
+READER = EventReader(
+    "outbox", create_messages, without=("message",), but=ABOUT_FAILURES, key=_key, fitting=count_fitting
+)

@@ -16,9 +16,11 @@ from standardwebhooks.webhooks import WebhookVerificationError
 
 from dispatch.core import clock, events
 from dispatch.core.models import EventCursor
+from dispatch.outbox import event_reader
 from dispatch.outbox.event_reader import READER, create_messages
 from dispatch.outbox.explain import why_stuck
-from dispatch.outbox.models import Message, MessageGroup
+from dispatch.outbox.models import Endpoint, Message, MessageGroup
+from dispatch.outbox.rules import conditions
 from dispatch.outbox.services import endpoints
 from dispatch.outbox.services.intake import NewMessage, accept_messages
 from dispatch.outbox.services.scheduling import lock_groups
@@ -202,3 +204,46 @@ def test_received_message_passes_the_reference_library(world: World) -> None:
         assert standardwebhooks.Webhook(secret).verify(visit.body, visit.headers) == payload
     with pytest.raises(WebhookVerificationError):
         standardwebhooks.Webhook(after).verify(visit.body.replace(b"1.5", b"9.5"), visit.headers)
+
+
+def test_organization_with_very_many_endpoints_gets_its_messages_in_several_transactions(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One transaction with all of them would use all memory, and hold up everybody's events."""
+    monkeypatch.setattr(event_reader, "MAX_MESSAGES", 6)
+    for number in range(4):
+        world.endpoint(f"all {number}", event_types=["*"])
+    theirs = factories.organization()
+    world.endpoint("theirs", event_types=["*"], organization=theirs)
+    for subject in range(5):
+        events.append(world.organization.pk, "job.created", subject)
+    events.append(theirs.pk, "job.created", 9)
+    all_readable()
+    counts, organizations = [], []
+    while READER.step():
+        counts.append(Message.objects.count())
+        organizations.append(theirs.pk in Message.objects.values_list("organization_id", flat=True))
+    assert counts == [4, 8, 12, 16, 21]
+    assert organizations == [False] * 4 + [True]
+    events.append(world.organization.pk, "job.created", 7)  # nothing was passed over
+    read_all()
+    assert Message.objects.count() == 25
+
+
+def test_condition_of_an_endpoint_is_parsed_once_for_all_events_of_a_batch(world: World) -> None:
+    parsed = conditions.parse_condition
+    remembered = parsed.cache_info().maxsize
+    assert remembered
+    endpoint = world.endpoint("0", event_types=["*"], condition="data.place == 'x0'")
+    Endpoint.objects.bulk_create(
+        Endpoint(
+            organization=endpoint.organization, pool=endpoint.pool, name=str(number), url=endpoint.url, secret="x",
+            event_types=["*"], condition=f"data.place == 'x{number}'",
+        )
+        for number in range(1, remembered + 10)
+    )  # fmt: skip
+    news = [events.append(world.organization.pk, "job.created", place, place=str(place)) for place in range(3)]
+    parsed.cache_clear()
+    create_messages(news)
+    assert parsed.cache_info().misses == remembered + 10
+    assert not Message.objects.exists()

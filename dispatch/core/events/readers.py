@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -123,7 +123,8 @@ class EventReader:
     the others. `key` says which events must stay in order: those with the same key wait for the one that failed.
     Without it, `handle` must be correct in any order. `kinds` None means all; wildcards such as "job.*" are not
     supported, name each kind. Events whose subject's type is in `without` are skipped, except the kinds in `but`.
-    `subjects` None means all; otherwise events about other types of subjects are skipped.
+    `subjects` None means all; otherwise events about other types of subjects are skipped. `fitting` returns how
+    many of a batch, from the first on, one transaction should handle.
     """
 
     def __init__(
@@ -137,8 +138,10 @@ class EventReader:
         subjects: tuple[str, ...] | None = None,
         batch: int = 200,
         key: Callable[[Event], str] | None = None,
+        fitting: Callable[[Sequence[Event]], int] = len,
     ) -> None:
         self.name, self.handle, self.kinds, self.batch, self.key = name, handle, kinds, batch, key
+        self.fitting = fitting
         self.without, self.but, self.subjects = without, but, subjects
         self._reported_at: float | None = None
         self._measured_at: float | None = None
@@ -161,11 +164,12 @@ class EventReader:
             cursor = EventCursor.objects.select_for_update().get(name=self.name)
             lock_waits.apply_limit()
             limit = self._horizon()
-            events = self._after(cursor, limit, self.batch)
+            read = self._after(cursor, limit, self.batch)
+            events = read[: self.fitting(read)] if len(read) > 1 else read
             done = quarantine.apply(self.name, events, self.handle, self.key) if events else 0
             if done:
                 cursor.xid, cursor.event_id = events[done - 1].xid, events[done - 1].pk
-            if done == len(events) < self.batch:  # all events below the horizon were seen, including other kinds
+            if done == len(read) < self.batch:  # all events below the horizon were seen, including other kinds
                 cursor.xid = limit - 1
             cursor.moved_at = clock.now()
             cursor.save()

@@ -18,7 +18,7 @@ from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 from dispatch.core.models import Event, EventCursor
-from dispatch.outbox.event_reader import READER, body_of, is_wanted, message_of
+from dispatch.outbox.event_reader import READER, EventBody, body_of, is_wanted, message_of
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.rules import conditions
 from dispatch.outbox.rules.ordering import ABOUT_FAILURES
@@ -61,7 +61,7 @@ def find_missed(
         found = found.filter(at__lt=until, pk__lt=first_id(own, "at", shift_time(until, MARGIN)))
     sent = Message.objects.filter(endpoint_id=endpoint.pk, event_id=OuterRef("pk"))
     rows = list(found.filter(~Exists(sent)).order_by("pk")[: MAX_EVENTS + 1])
-    kept = [event for event in rows[:MAX_EVENTS] if is_wanted(event, endpoint)]
+    kept = [event for event in rows[:MAX_EVENTS] if is_wanted(EventBody(event), endpoint)]
     return MissedEvents(kept, rows[MAX_EVENTS - 1].pk if len(rows) > MAX_EVENTS else None)
 
 
@@ -83,7 +83,8 @@ def send_missed(
         raise Conflict(_("This endpoint is disabled. Enable it first."), code="illegal_transition")
     missed = find_missed(endpoint, since, until, after_id)
     for batch in _batches(missed.events):
-        accept_messages(endpoint.organization_id, [message_of(event, endpoint) for event in batch], actor=actor)
+        messages = [message_of(EventBody(event), endpoint) for event in batch]
+        accept_messages(endpoint.organization_id, messages, actor=actor)
     if missed.events:
         events.append(
             endpoint.organization_id, "endpoint.missed_sent", endpoint.pk, actor=actor, name=endpoint.name,
