@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import transaction
 from redis.exceptions import NoPermissionError, ResponseError
 
-from dispatch.core.redis.after_commit import send_after_commit
+from dispatch.core.redis.after_commit import AT_ONCE, send_after_commit
 from dispatch.core.redis.client import client, key
 from dispatch.core.runtime.queues import enqueue, enqueue_in, notify_loop, rq_queue
 from tests.core.outages import redis_away
@@ -60,6 +60,15 @@ def test_what_a_transaction_sends_is_one_request(counters, monkeypatch):
     assert rq_queue(QUEUE).count == 2
     assert rq_queue(QUEUE).scheduled_job_registry.count == 1
     assert counters.errors == {}
+
+
+def test_a_large_transaction_is_sent_in_several_requests(counters, monkeypatch):
+    sent = note_redis_requests(monkeypatch)
+    with transaction.atomic():
+        for _ in range(2 * AT_ONCE + 1):
+            counters.increase("a")
+    assert len(sent) == 3
+    assert counters.read("a") == [2 * AT_ONCE + 1]
 
 
 def test_without_a_transaction_it_is_sent_at_once(counters):

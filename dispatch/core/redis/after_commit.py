@@ -5,6 +5,7 @@ What they cause is best effort. Rows record what is due, and loops find what Red
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,6 +15,9 @@ from redis.exceptions import ResponseError
 
 from dispatch.core.db.commit_hooks import JoinedHook
 from dispatch.core.redis.client import client, server_url
+
+# Redis does nothing else while it runs the parts of one request.
+AT_ONCE = 500
 
 
 class _Part(NamedTuple):
@@ -38,17 +42,18 @@ class _Commands(JoinedHook):
     """The commands that a database transaction sends."""
 
     def __init__(self, part: _Part) -> None:
-        self.parts = [part]
+        self.parts = deque([part])
 
     def __call__(self) -> None:
         servers: dict[str, list[_Part]] = {}
         for part in self.parts:
             servers.setdefault(server_url(part.purpose), []).append(part)
         for parts in servers.values():
-            _send(parts)
+            for first in range(0, len(parts), AT_ONCE):
+                _send(parts[first : first + AT_ONCE])
 
     def join(self, earlier: _Commands) -> None:
-        self.parts = earlier.parts + self.parts
+        self.parts.extendleft(reversed(earlier.parts))
 
 
 def _send(parts: list[_Part]) -> None:
