@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.db import transaction
-from redis.exceptions import NoPermissionError, ResponseError
+from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
 from dispatch.core.redis.after_commit import AT_ONCE, send_after_commit
-from dispatch.core.redis.client import client, key
+from dispatch.core.redis.client import breaker, client, connect, key
 from dispatch.core.runtime.queues import enqueue, enqueue_in, notify_loop, rq_queue
 from tests.core.outages import redis_away
 from tests.support.redis_requests import note_redis_requests
@@ -122,6 +122,20 @@ def test_command_that_the_server_refuses_harms_no_other(counters):
     assert rq_queue(QUEUE).count == 1
     assert isinstance(counters.errors.pop("news"), NoPermissionError)
     assert counters.errors == {}
+
+
+def test_full_server_refuses_all_parts_with_its_reason(counters):
+    server = connect()
+    server.config_set("maxmemory", 1)
+    try:
+        with transaction.atomic():
+            counters.increase("a")
+            counters.increase("b")
+    finally:
+        server.config_set("maxmemory", 0)
+        server.close()
+    assert {name: type(error) for name, error in counters.errors.items()} == dict.fromkeys("ab", OutOfMemoryError)
+    assert breaker().is_open
 
 
 def test_outage_fails_every_part_and_no_work(counters):

@@ -14,7 +14,7 @@ from redis.client import Pipeline
 from redis.exceptions import ResponseError
 
 from dispatch.core.db.commit_hooks import JoinedHook
-from dispatch.core.redis.client import client, server_url
+from dispatch.core.redis.client import REDIS_ERRORS, client, server_url
 
 # Redis does nothing else while it runs the parts of one request.
 AT_ONCE = 500
@@ -57,7 +57,7 @@ class _Commands(JoinedHook):
 
 
 def _send(parts: list[_Part]) -> None:
-    """Send the parts together. If the server refuses a command, none has run, and each part is sent alone."""
+    """Send the parts together. If the server refuses one command, none has run, and each part is sent alone."""
     added: list[tuple[_Part, slice]] = []
     with client(parts[0].purpose).pipeline() as pipe:
         for part in parts:
@@ -72,8 +72,9 @@ def _send(parts: list[_Part]) -> None:
         try:
             results = pipe.execute(raise_on_error=False)
         except Exception as error:
+            is_one_refused = isinstance(error, ResponseError) and not isinstance(error, REDIS_ERRORS)
             for part, _ in added:
-                if isinstance(error, ResponseError) and len(added) > 1:
+                if is_one_refused and len(added) > 1:
                     _send([part])
                 else:
                     part.failed(error)
