@@ -21,7 +21,7 @@ from notifications.services.push_messages import PUSH_LOOP
 log = structlog.get_logger(__name__)
 
 # No key: `handle` is correct in any order (see there).
-reader = EventReader("notifications", notifications.handle, rules.KINDS)
+reader = EventReader("notifications", notifications.handle, rules.KINDS, fitting=notifications.count_handled)
 early = EarlyReader(reader, notifications.handle_early)
 SOONEST_S = 0.05
 # A pass that finds no free thread, or a channel that is busy, looks again after this time (seconds).
@@ -36,12 +36,12 @@ def step() -> float | None:
     interval.
     """
     try:
-        handled = reader.step()
+        reader.step()
     except Exception as error:
         log.exception("events_not_handled", reader=reader.name)
         early.step()
         raise NothingSucceeded(1) from error
-    return 0 if max(early.step(), handled) >= reader.batch else None
+    return 0 if early.step() >= reader.batch or reader.has_more else None
 
 
 def escalate() -> float | None:

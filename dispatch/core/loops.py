@@ -20,7 +20,8 @@ def watch_redis() -> None:
 
 def seal_audit_log() -> float | None:
     """Extend the hash chains of the audit log by new events."""
-    return 0.0 if chain.READER.step() >= chain.READER.batch else None
+    chain.READER.step()
+    return 0.0 if chain.READER.has_more else None
 
 
 def write_replay_list() -> None:

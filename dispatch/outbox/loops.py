@@ -19,7 +19,8 @@ def read_events() -> float | None:
     """Create messages from new events."""
     if not settings.OUTBOX_ENABLED:
         return None
-    return 0.0 if READER.step() >= READER.batch else None
+    READER.step()
+    return 0.0 if READER.has_more else None
 
 
 def recover_calls() -> float | None:

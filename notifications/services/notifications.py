@@ -12,10 +12,11 @@ from datetime import timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import QuerySet
+from django.db.models import Count, QuerySet
 
 from accounts.models import Membership, User
 from dispatch.core import clock
+from dispatch.core.events.readers import count_fitting
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from notifications import live_updates, rules, sql
@@ -26,6 +27,8 @@ from notifications.services.push_messages import PUSH_LOOP
 
 log = structlog.get_logger(__name__)
 
+# An organization may have very many members. Above this number of notifications, a transaction ends with an event.
+MAX_NOTIFICATIONS = 2000
 EMAIL_LOOP, PHONE_LOOP = "notifications_email", "notifications_phone"
 
 
@@ -35,6 +38,13 @@ def handle(batch: list[Event]) -> None:
         if (rule := rules.BY_KIND.get(event.kind)) and rule.when(event.data):
             _notify(rule, event)
         _end(event)
+
+
+def count_handled(batch: Sequence[Event]) -> int:
+    """Return for how many of the events each member may be notified in one transaction."""
+    members = Membership.objects.filter(organization_id__in={event.organization_id for event in batch})
+    counts = dict(members.order_by().values_list("organization_id").annotate(Count("pk")))
+    return count_fitting(batch, counts, MAX_NOTIFICATIONS)
 
 
 def handle_early(event: Event) -> None:

@@ -18,6 +18,7 @@ from dispatch.outbox.services import target_health
 from dispatch.telephony.models import Call
 from notifications import loops, rules
 from notifications.models import Alert, EscalationPolicy, Notification, Preference, Route
+from notifications.services import notifications
 from tests.api.client import Api
 from tests.core.horizon import all_readable
 from tests.support import factories as make
@@ -65,6 +66,19 @@ def test_every_dispatcher_is_alerted_on_duty_or_not(ours):
     assert row.title == f"Job {ours.row(Job).pk} needs a dispatcher: Nobody accepted"
     assert row.body == "Alphaville boiler · Alphaville customer · 1 Alphaville Street"
     assert row.organization == ours.organization
+
+
+def test_many_members_are_notified_in_several_transactions(ours, monkeypatch):
+    """One transaction for all of them would hold up everybody's notifications."""
+    monkeypatch.setattr(notifications, "MAX_NOTIFICATIONS", 5)
+    assert Membership.objects.of(ours.organization.pk).count() == 2
+    notify()
+    told_before = Notification.objects.count()
+    for _ in range(5):
+        events.append(ours.organization.pk, "job.text_failed", ours.row(Job).pk, technician="Ann")
+    all_readable()
+    again = [(loops.step(), Notification.objects.count() - told_before) for _ in range(3)]
+    assert again == [(0, 2), (0, 4), (None, 5)], "one dispatcher, and the next transaction begins at once"
 
 
 def test_without_an_active_dispatcher_the_admins_are(ours):

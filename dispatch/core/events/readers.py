@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -124,7 +124,7 @@ class EventReader:
     Without it, `handle` must be correct in any order. `kinds` None means all; wildcards such as "job.*" are not
     supported, name each kind. Events whose subject's type is in `without` are skipped, except the kinds in `but`.
     `subjects` None means all; otherwise events about other types of subjects are skipped. `fitting` returns how
-    many of a batch, from the first on, one transaction should handle.
+    many of a batch, from the first on, one transaction should handle; see `count_fitting`.
     """
 
     def __init__(
@@ -142,6 +142,7 @@ class EventReader:
     ) -> None:
         self.name, self.handle, self.kinds, self.batch, self.key = name, handle, kinds, batch, key
         self.fitting = fitting
+        self.has_more = False  # whether the last `step` has left events that it could have applied
         self.without, self.but, self.subjects = without, but, subjects
         self._reported_at: float | None = None
         self._measured_at: float | None = None
@@ -152,6 +153,7 @@ class EventReader:
 
         Raises if the database is unavailable, or if too many events have failed.
         """
+        self.has_more = False
         found = self._peek()
         if found.horizon <= found.xid:
             raise CounterWentBack(self.name, found.xid, found.horizon)
@@ -173,6 +175,7 @@ class EventReader:
                 cursor.xid = limit - 1
             cursor.moved_at = clock.now()
             cursor.save()
+        self.has_more = done == len(events) and (len(events) < len(read) or len(read) >= self.batch)
         metrics.events_read.labels(self.name).inc(done)
         return done + retried
 
@@ -268,6 +271,19 @@ class EventReader:
                 },
             )
         )
+
+
+def count_fitting(events: Sequence[Event], costs: Mapping[int, int], most: int) -> int:
+    """Return how many of the events, at least one, cost at most `most` together.
+
+    `costs`: what one event costs, by organization; 0 for an organization that is not in it.
+    """
+    cost = 0
+    for number, event in enumerate(events):
+        cost += costs.get(event.organization_id, 0)
+        if cost > most and number:
+            return number
+    return len(events)
 
 
 def _literal(text: str) -> str:
