@@ -54,7 +54,7 @@ def identifiers(person: DataSubject) -> Identifiers:
 def erase(person: DataSubject) -> int:
     """Clear everything that identifies the technician, deactivate them, and return the number of rows changed."""
     count = 0
-    for row in _technicians_of(person).select_for_update(no_key=True):
+    for row in _technicians_of(person).select_for_update(no_key=True).order_by("pk"):
         row.shifts.all().delete()
         row.name, row.phone, row.lat, row.lng = f"Erased technician {row.pk}", "", 0.0, 0.0
         row.is_active, row.on_duty, row.time_zone = False, False, ""

@@ -259,7 +259,7 @@ def read(user: User, organization_id: int, ids: Iterable[int] | None = None) -> 
     if ids is not None:
         rows = rows.filter(pk__in=list(ids))
     with transaction.atomic():
-        changed = list(rows.select_for_update(no_key=True).values_list("pk", flat=True))
+        changed = list(rows.select_for_update(no_key=True).order_by("pk").values_list("pk", flat=True))
         Notification.objects.filter(pk__in=changed).update(read_at=clock.now())
         live_updates.notify_changed(organization_id, changed)
     return len(changed)

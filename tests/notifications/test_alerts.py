@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.db import transaction
 
 from accounts.models import Membership, User
 from dispatch.capacity import account_outages
@@ -21,6 +22,7 @@ from notifications.models import Alert, EscalationPolicy, Notification, Preferen
 from notifications.services import notifications
 from tests.api.client import Api
 from tests.core.horizon import all_readable
+from tests.core.threads import Elsewhere
 from tests.support import factories as make
 from tests.support.tenants import Tenant, tenant
 
@@ -176,6 +178,22 @@ def test_badge_and_reading(ours):
     turns_pending(ours)
     notify()
     assert api.post("notifications/read-all/").json() == {"read": 1}
+
+
+def test_notifications_are_marked_read_in_the_order_in_which_others_lock_them(ours):
+    """Otherwise a member who marks all as read, and the end of what two of them are about, could deadlock."""
+    for _ in range(2):
+        events.append(ours.organization.pk, "job.text_failed", ours.row(Job).pk, technician="Ann")
+    notify()
+    first, second = Notification.objects.filter(user=ours.dispatcher, kind="job.text_failed").order_by("pk")
+    with transaction.atomic():
+        Notification.objects.select_for_update().get(pk=first.pk)
+        reading = Elsewhere(lambda: notifications.read(ours.dispatcher, ours.organization.pk))
+        reading.wait_for_lock()
+        assert Notification.objects.select_for_update(skip_locked=True).filter(pk=second.pk).exists()
+    reading.finish()
+    second.refresh_from_db()
+    assert second.read_at is not None
 
 
 def test_colleagues_notifications_are_private(ours):
