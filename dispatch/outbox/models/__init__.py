@@ -1,11 +1,13 @@
 """Models of the outbox.
 
-`endpoints`: endpoints and the links that open a receiver's portal. `event_types`: the event catalog. `messages`:
-messages, their groups, targets and attempts. `pool_slots`: the rate and the direct requests of a pool.
+`endpoints`: endpoints, the links that open a receiver's portal, and the event catalog. `messages`: messages, their
+groups, targets and attempts, and what limits the requests of a pool.
 """
 
 from dispatch.outbox.models.endpoints import (
     Endpoint,
+    EventType,
+    EventTypeVersion,
     Mode,
     PortalLink,
     SigningSecret,
@@ -13,20 +15,20 @@ from dispatch.outbox.models.endpoints import (
     default_permanent_codes,
     default_retry_schedule,
 )
-from dispatch.outbox.models.event_types import EventType, EventTypeVersion
 from dispatch.outbox.models.messages import (
     DEFAULT_GROUP,
     DEFAULT_SEQUENCE,
     ENDED,
     MAX_GROUP_LENGTH,
     Attempt,
+    DirectRequest,
     Message,
     MessageGroup,
+    PoolGate,
     QuarantinedPointer,
     Status,
     Target,
 )
-from dispatch.outbox.models.pool_slots import DirectRequest, PoolGate
 
 __all__ = [
     "DEFAULT_GROUP",

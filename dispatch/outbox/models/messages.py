@@ -1,7 +1,7 @@
-"""Define Message with its Target, MessageGroup and Attempt, and QuarantinedPointer.
+"""Define Message with its Target, MessageGroup and Attempt, PoolGate, DirectRequest and QuarantinedPointer.
 
-A constraint enforces the order even if the code is wrong: `one_in_flight_per_group` (one ordered message of a
-group is in flight). Another, `one_call_per_slot`, keeps a pool's attempts from exceeding its slots.
+Two constraints enforce the guarantees even if the code is wrong: `one_in_flight_per_group` (one
+ordered message of a group is in flight) and `one_call_per_slot` (a pool's attempts never exceed its slots).
 """
 
 from __future__ import annotations
@@ -300,3 +300,30 @@ class QuarantinedPointer(models.Model):
 
     def __str__(self) -> str:
         return self.reason
+
+
+class PoolGate(models.Model):
+    """The lock and the rate bucket of a message pool. `full_at` is when its whole burst is available again."""
+
+    pool = models.OneToOneField(DispatchPool, primary_key=True, on_delete=models.CASCADE, related_name="+")
+    full_at = models.DateTimeField(default=clock.now)
+
+    def __str__(self) -> str:
+        return f"gate of {self.pool_id}"
+
+
+class DirectRequest(OwnedModel):
+    """A request in progress that belongs to no message, such as a scheduled run's. It holds a slot of its pool.
+
+    Its slot is free again when the row is deleted, or at `lease_until` if the process died.
+    """
+
+    pool = models.ForeignKey(DispatchPool, on_delete=models.CASCADE, related_name="+", db_index=False)
+    slot = models.PositiveIntegerField()
+    lease_until = models.DateTimeField()
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["pool", "slot"], name="one_direct_request_per_slot")]
+
+    def __str__(self) -> str:
+        return f"slot {self.slot} of pool {self.pool_id}"

@@ -1,21 +1,22 @@
 """Models of schedules.
 
-`schedules`: schedules and concurrency limits. `runs`: runs and the reports of workers. `bulk_imports`: imports and
-their errors. `calendars`: feeds, exclusion calendars and rules of time zones. `executors`: who claims a shard.
+`schedules`: schedules, concurrency limits, calendars and time zones. `runs`: runs, the reports of workers, and who
+claims a shard. `bulk_imports`: imports and their errors.
 """
 
 from dispatch.schedules.models.bulk_imports import BulkError, BulkImport, BulkPart
-from dispatch.schedules.models.calendars import ExclusionCalendar, ScheduleFeed, ZoneRules
-from dispatch.schedules.models.executors import Executor, ShardLease
-from dispatch.schedules.models.runs import TAKEN, WAITING, Run, RunReport, RunStatus
+from dispatch.schedules.models.runs import TAKEN, WAITING, Executor, Run, RunReport, RunStatus, ShardLease
 from dispatch.schedules.models.schedules import (
     MAX_CONCURRENT_RUNS,
     SHARDS,
     ConcurrencyLimit,
+    ExclusionCalendar,
     Missed,
     Overlap,
     Schedule,
+    ScheduleFeed,
     Unit,
+    ZoneRules,
 )
 
 __all__ = [

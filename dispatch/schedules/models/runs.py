@@ -1,4 +1,4 @@
-"""Define Run and RunReport.
+"""Define Run and RunReport, and Executor and ShardLease: how executors divide the due runs.
 
 Constraints enforce the guarantees: `one_next_run_per_schedule`, `one_run_per_occurrence` and
 `one_run_per_concurrency_slot` against concurrent executors, `one_report_per_epoch` against duplicate reports.
@@ -200,3 +200,24 @@ class RunReport(OwnedModel):
 
     def __str__(self) -> str:
         return f"{self.run_id} #{self.epoch}: {self.get_outcome_display()}"
+
+
+class Executor(models.Model):
+    """A live process that claims due runs. The shards are divided among the executors."""
+
+    name = models.CharField(max_length=128, primary_key=True)
+    expires_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class ShardLease(models.Model):
+    """Which executor holds a shard, and until when."""
+
+    shard = models.PositiveSmallIntegerField(primary_key=True)
+    holder = models.CharField(max_length=128, blank=True)
+    expires_at = models.DateTimeField()
+
+    def __str__(self) -> str:
+        return f"{self.shard}: {self.holder or 'nobody'}"
