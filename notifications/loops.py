@@ -21,7 +21,7 @@ from notifications.services.push_messages import PUSH_LOOP
 log = structlog.get_logger(__name__)
 
 # No key: `handle` is correct in any order (see there).
-reader = EventReader("notifications", notifications.handle, rules.KINDS, fitting=notifications.count_handled)
+reader = EventReader("notifications", notifications.handle, rules.KINDS, limit_batch=notifications.limit_batch)
 early = EarlyReader(reader, notifications.handle_early)
 SOONEST_S = 0.05
 # A pass that finds no free thread, or a channel that is busy, looks again after this time (seconds).

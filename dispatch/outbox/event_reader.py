@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db.models import Count
 
 from dispatch.core import clock
-from dispatch.core.events.readers import EventReader, count_fitting
+from dispatch.core.events.readers import EventReader, count_affordable
 from dispatch.core.models import Event
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.rules import conditions
@@ -57,12 +57,12 @@ def create_messages(events: list[Event]) -> None:
     accept_of_several({organization_id: found for organization_id, found in new_messages.items() if found})
 
 
-def count_handled(events: Sequence[Event]) -> int:
+def limit_batch(events: Sequence[Event]) -> int:
     """Return for how many of the events each endpoint may get a message in one transaction."""
     ids = {event.organization_id for event in events}
     endpoints = Endpoint.objects.filter(organization_id__in=ids).exclude(event_types=[])
     counts = dict(endpoints.order_by().values_list("organization_id").annotate(Count("pk")))
-    return count_fitting(events, counts, MAX_MESSAGES)
+    return count_affordable(events, counts, MAX_MESSAGES)
 
 
 class EventBody:
@@ -132,5 +132,5 @@ def _key(event: Event) -> str:
 
 # An event that fails, or whose group is locked, holds back only later events of its group.
 READER = EventReader(
-    "outbox", create_messages, without=("message",), but=ABOUT_FAILURES, key=_key, fitting=count_handled
+    "outbox", create_messages, without=("message",), but=ABOUT_FAILURES, key=_key, limit_batch=limit_batch
 )

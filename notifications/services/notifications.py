@@ -16,7 +16,7 @@ from django.db.models import Count, QuerySet
 
 from accounts.models import Membership, User
 from dispatch.core import clock
-from dispatch.core.events.readers import count_fitting
+from dispatch.core.events.readers import count_affordable
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from notifications import live_updates, rules, sql
@@ -40,11 +40,11 @@ def handle(batch: list[Event]) -> None:
         _end(event)
 
 
-def count_handled(batch: Sequence[Event]) -> int:
+def limit_batch(batch: Sequence[Event]) -> int:
     """Return for how many of the events each member may be notified in one transaction."""
     members = Membership.objects.filter(organization_id__in={event.organization_id for event in batch})
     counts = dict(members.order_by().values_list("organization_id").annotate(Count("pk")))
-    return count_fitting(batch, counts, MAX_NOTIFICATIONS)
+    return count_affordable(batch, counts, MAX_NOTIFICATIONS)
 
 
 def handle_early(event: Event) -> None:

@@ -123,8 +123,8 @@ class EventReader:
     the others. `key` says which events must stay in order: those with the same key wait for the one that failed.
     Without it, `handle` must be correct in any order. `kinds` None means all; wildcards such as "job.*" are not
     supported, name each kind. Events whose subject's type is in `without` are skipped, except the kinds in `but`.
-    `subjects` None means all; otherwise events about other types of subjects are skipped. `fitting` returns how
-    many of a batch, from the first on, one transaction should handle; see `count_fitting`.
+    `subjects` None means all; otherwise events about other types of subjects are skipped. `limit_batch` returns
+    how many of the events that were read one transaction should handle; see `count_affordable`.
     """
 
     def __init__(
@@ -138,10 +138,10 @@ class EventReader:
         subjects: tuple[str, ...] | None = None,
         batch: int = 200,
         key: Callable[[Event], str] | None = None,
-        fitting: Callable[[Sequence[Event]], int] = len,
+        limit_batch: Callable[[Sequence[Event]], int] = len,
     ) -> None:
         self.name, self.handle, self.kinds, self.batch, self.key = name, handle, kinds, batch, key
-        self.fitting = fitting
+        self.limit_batch = limit_batch
         self.has_more = False  # whether the last `step` has left events that it could have applied
         self.without, self.but, self.subjects = without, but, subjects
         self._reported_at: float | None = None
@@ -167,7 +167,7 @@ class EventReader:
             lock_waits.apply_limit()
             limit = self._horizon()
             read = self._after(cursor, limit, self.batch)
-            events = read[: self.fitting(read)] if len(read) > 1 else read
+            events = read[: self.limit_batch(read)] if len(read) > 1 else read
             done = quarantine.apply(self.name, events, self.handle, self.key) if events else 0
             if done:
                 cursor.xid, cursor.event_id = events[done - 1].xid, events[done - 1].pk
@@ -273,7 +273,7 @@ class EventReader:
         )
 
 
-def count_fitting(events: Sequence[Event], costs: Mapping[int, int], most: int) -> int:
+def count_affordable(events: Sequence[Event], costs: Mapping[int, int], most: int) -> int:
     """Return how many of the events, at least one, cost at most `most` together.
 
     `costs`: what one event costs, by organization; 0 for an organization that is not in it.
