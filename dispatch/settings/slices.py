@@ -122,6 +122,8 @@ OUTBOX_CIRCUIT_FAILURES = env.int("OUTBOX_CIRCUIT_FAILURES", default=5)
 OUTBOX_CIRCUIT_OPEN_S = env.float("OUTBOX_CIRCUIT_OPEN_S", default=30.0)
 OUTBOX_CIRCUIT_LONGEST_S = env.float("OUTBOX_CIRCUIT_LONGEST_S", default=600.0)
 OUTBOX_DISABLE_AFTER_S = env.float("OUTBOX_DISABLE_AFTER_S", default=3 * 86_400.0)
+# Each event of an organization is compared with each of its endpoints.
+OUTBOX_MAX_ENDPOINTS = env.int("OUTBOX_MAX_ENDPOINTS", default=1000)
 OUTBOX_DISABLED_KEEP_S = env.float("OUTBOX_DISABLED_KEEP_S", default=30 * 86_400.0)  # then no more messages
 OUTBOX_LAPSES = env.int("OUTBOX_LAPSES", default=10)  # crashes with one message before it becomes an ERROR
 

@@ -14,7 +14,7 @@ from dispatch.core.api.problems import Conflict
 from dispatch.core.api.serializers import MAX_LATEST
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
-from dispatch.outbox.models import Attempt, Message
+from dispatch.outbox.models import Attempt, Endpoint, Message
 from dispatch.outbox.services import actions
 from dispatch.outbox.services.actions import Action
 from tests.harness.outbox import World
@@ -215,6 +215,19 @@ def test_send_one_or_many_and_same_key_returns_same_message(world: World, api: A
     assert (detail["status"], detail["why"]) == ("COMPLETED", "Delivered.")
     assert detail["payload"] == one["payload"]
     assert detail["attempts_made"][0]["status_code"] == 200
+
+
+def test_endpoints_of_an_organization_are_limited(world: World, api: Any, settings: Any) -> None:
+    """Each event of an organization is compared with each of them."""
+    settings.OUTBOX_MAX_ENDPOINTS = 2
+    for name in ("ERP", "CRM"):
+        assert api("POST", "endpoints/", {"name": name, "url": world.receiver.url}).status_code == 201
+    refused = api("POST", "endpoints/", {"name": "BI", "url": world.receiver.url})
+    assert refused.status_code == 409
+    assert refused.json()["type"] == "urn:dispatch:problem:too_many"
+    assert refused.json()["detail"] == "An organization has at most 2 endpoints."
+    world.endpoint("theirs", organization=factories.organization())
+    assert Endpoint.objects.of(world.organization).count() == 2
 
 
 def test_message_with_very_many_attempts_shows_the_last_ones(world: World, api: Any) -> None:

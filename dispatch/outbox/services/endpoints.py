@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db import IntegrityError, transaction
 from django.db.models import Min, Q
 
@@ -19,6 +20,7 @@ from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.http import webhook_signing as signing
+from dispatch.core.languages import gettext as _
 from dispatch.core.runtime import queues
 from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status, Target
 from dispatch.outbox.rules.health import Condition, Health
@@ -47,10 +49,14 @@ def create_endpoint(
 ) -> tuple[Endpoint, str]:
     """Create an endpoint; return it with its signing secret, which is not shown again.
 
-    Without a `pool`, it gets the organization's default pool.
+    Without a `pool`, it gets the organization's default pool. Raises Conflict if the organization has too many.
     """
     secret = signing.new_secret()
     with transaction.atomic():
+        Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)
+        if Endpoint.objects.of(organization).count() >= settings.OUTBOX_MAX_ENDPOINTS:
+            words = _("An organization has at most {most} endpoints.")
+            raise Conflict(words.format(most=f"{settings.OUTBOX_MAX_ENDPOINTS:,}"), code="too_many")
         pool = fields.get("pool") or default_pool(organization.pk)
         endpoint = Endpoint.objects.create(
             **{**fields, "organization": organization, "pool": pool, "secret": secret}
