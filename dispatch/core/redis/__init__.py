@@ -1,1 +1,1 @@
-"""Provide the Redis client, its circuit breaker, and the detection of a flushed server."""
+"""Provide the Redis client, its circuit breaker, requests after a commit, and notice of a flushed server."""
