@@ -45,7 +45,9 @@ class Cut:
 
     def heal(self) -> None:
         self._settings.SIMULATOR_URL = self._there
-        reachability.process.record_success(NOWHERE)  # the address of the test's broken route
+        # A probe that is on its way fails: the address of the test's broken route stays broken.
+        wait_until(lambda: not reachability.process._probing)
+        reachability.process.record_success(NOWHERE)
 
     def other_reports(self) -> None:
         """Let the other host find out that it reaches the provider, and this process read that."""
