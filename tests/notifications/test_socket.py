@@ -298,9 +298,14 @@ def test_events_of_a_transaction_are_sent_together_without_those_rolled_back(app
             with transaction.atomic():
                 events.append(organization_id, "job.resumed", 7)
             events.append(organization_id, "offer.made", 70, job_id=7)
+            events.append(organization_id, "offer.declined", 70, job_id=7)
             assert sent == []
         assert len(sent) == 1
-        assert kinds_heard(socket) == ["job.paused", "job.resumed", "offer.made"]
+        assert kinds_heard(socket) == ["job.paused", "job.resumed", "offer.made", "offer.declined"]
+        sent.clear()
+        events.append(organization_id, "job.assigned", 7)
+        assert len(sent) == 1
+        assert kinds_heard(socket) == ["job.assigned"]
 
 
 def test_events_missed_come_after_joining_and_a_lost_hint_is_made_good(app_url, ours, monkeypatch, settings):
