@@ -40,7 +40,6 @@ LOOK_BACK = timedelta(seconds=10)
 # Above MAX_MISSED updates, a page should refetch everything. At most MAX_READ are read.
 MAX_MISSED, MAX_READ = 200, 2000
 MAX_CACHED = 200
-_HAPPENED = "events.happened"  # the type of the message about an event
 _CACHED_S = 1.0
 _floors: dict[int, tuple[float, int]] = {}
 _missed: dict[tuple[int, int], tuple[float, tuple[list[dict[str, Any]], bool]]] = {}  # (read at, result)
@@ -54,7 +53,7 @@ def start_listening() -> None:
 def push_event(event: Event) -> None:
     """Send a live update to the organization's pages once the event is committed, and thus has a primary key."""
     if is_pushed(event):
-        _send_after_commit(event.organization_id, _HAPPENED, lambda: {"hint": update_of(event)})
+        _send_after_commit(event.organization_id, "events.happened", lambda: {"hint": update_of(event)})
 
 
 def is_pushed(event: Event) -> bool:

@@ -11,7 +11,6 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db.models import Count
 
 from dispatch.core import clock
 from dispatch.core.events.readers import EventReader, count_affordable
@@ -59,10 +58,7 @@ def create_messages(events: list[Event]) -> None:
 
 def limit_batch(events: Sequence[Event]) -> int:
     """Return for how many of the events each endpoint may get a message in one transaction."""
-    ids = {event.organization_id for event in events}
-    endpoints = Endpoint.objects.filter(organization_id__in=ids).exclude(event_types=[])
-    counts = dict(endpoints.order_by().values_list("organization_id").annotate(Count("pk")))
-    return count_affordable(events, counts, MAX_MESSAGES)
+    return count_affordable(events, Endpoint.objects.exclude(event_types=[]), MAX_MESSAGES)
 
 
 class EventBody:

@@ -10,11 +10,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import structlog
 from django.db import connection, transaction
+from django.db.models import Count, QuerySet
 
 from dispatch.core import clock
 from dispatch.core.db import lock_waits, prepared
@@ -273,11 +274,13 @@ class EventReader:
         )
 
 
-def count_affordable(events: Sequence[Event], costs: Mapping[int, int], most: int) -> int:
-    """Return how many of the events, at least one, cost at most `most` together.
+def count_affordable(events: Sequence[Event], recipients: QuerySet, most: int) -> int:
+    """Return how many of the events, at least one, have at most `most` recipients together.
 
-    `costs`: what one event costs, by organization; 0 for an organization that is not in it.
+    `recipients`: rows with an organization. Each event may concern all of its organization.
     """
+    own = recipients.filter(organization_id__in={event.organization_id for event in events})
+    costs = dict(own.order_by().values_list("organization_id").annotate(Count("pk")))
     cost = 0
     for number, event in enumerate(events):
         cost += costs.get(event.organization_id, 0)
