@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from functools import lru_cache
 
 from dispatch.core.crypto import encryption_keys
 
@@ -39,5 +40,10 @@ def key_ids() -> list[str]:
 
 
 def _hash(key: str, purpose: str, value: str) -> str:
-    own = hmac.digest(key.encode(), f"dispatch {purpose}".encode(), "sha256")
-    return hmac.new(own, value.encode(), hashlib.sha256).hexdigest()
+    return hmac.new(_key_of(key, purpose), value.encode(), hashlib.sha256).hexdigest()
+
+
+@lru_cache(maxsize=100)
+def _key_of(key: str, purpose: str) -> bytes:
+    """Derive the key of one purpose."""
+    return hmac.digest(key.encode(), f"dispatch {purpose}".encode(), "sha256")
