@@ -9,11 +9,12 @@ from datetime import UTC, datetime, timedelta
 _offset = float(os.environ.get("DISPATCH_CLOCK_OFFSET_S", "0") or 0)
 # Seconds by which PostgreSQL's clock is ahead of the machine's (`dispatch.core.db.clock_difference`).
 _correction = 0.0
+_shift = timedelta(seconds=_offset)  # both together
 
 
 def now() -> datetime:
     """Return the current time, aware, in UTC."""
-    return machine_now() + timedelta(seconds=_offset + _correction)
+    return machine_now() + _shift
 
 
 def machine_now() -> datetime:
@@ -28,8 +29,9 @@ def correction_s() -> float:
 
 def set_correction(seconds: float) -> None:
     """Add this to the machine's clock from now on, instead of an earlier correction."""
-    global _correction
+    global _correction, _shift
     _correction = seconds
+    _shift = timedelta(seconds=_offset + _correction)
 
 
 def now_ms() -> int:
@@ -44,16 +46,20 @@ def offset_ms() -> int:
 
 def travel(seconds: float) -> None:
     """Move the clock of this process by `seconds` (tests only)."""
-    global _offset
-    _offset += seconds
+    _set_offset(_offset + seconds)
 
 
 @contextmanager
 def restored() -> Iterator[None]:
     """Restore the clock on exit."""
-    global _offset
     before = _offset
     try:
         yield
     finally:
-        _offset = before
+        _set_offset(before)
+
+
+def _set_offset(seconds: float) -> None:
+    global _offset, _shift
+    _offset = seconds
+    _shift = timedelta(seconds=_offset + _correction)
