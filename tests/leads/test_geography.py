@@ -1,6 +1,9 @@
 """The location and the time zones of a lead."""
 
-from dispatch.leads.rules.geography import country_of, plausible_zones, states_of, zones_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dispatch.leads.rules.geography import area_of, country_of, plausible_zones, states_of, zones_of
 
 
 def test_country_is_derived_from_the_number():
@@ -48,3 +51,12 @@ def test_a_country_with_many_zones_has_those_of_the_longest_known_beginning():
 
 def test_invalid_number_has_no_time_zone():
     assert plausible_zones("+999") == ()
+
+
+@given(area=st.integers(200, 999), numbers=st.tuples(*[st.integers(0, 9_999_999)] * 2))
+@settings(max_examples=300, deadline=None)
+def test_all_numbers_of_an_area_are_in_the_same_place(area: int, numbers: tuple[int, int]) -> None:
+    one, other = (f"+1{area}{number:07d}" for number in numbers)
+    assert area_of(one) == area_of(other)
+    for locate in (country_of, plausible_zones, lambda phone: states_of(phone, None, None)):
+        assert locate(one) == locate(other)

@@ -120,6 +120,25 @@ class PermissionCache:
         return permission
 
 
+class LocalHours:
+    """The hours that apply to all leads in one place, in its time zones, and the last permission for them."""
+
+    def __init__(self, zones: tuple[str, ...], bounds: tuple[Hours, ...], permissions: PermissionCache) -> None:
+        self.zones, self.bounds = zones, bounds
+        self._permissions = permissions
+        self._last: tuple[datetime, Permission] | None = None
+
+    def permission(self, at: datetime) -> Permission:
+        """Return whether a lead in the place may be called at that moment, as `calling_permission` does."""
+        if self._last is not None:
+            since, permission = self._last
+            if since <= at and permission.until is not None and at < permission.until:
+                return permission
+        permission = self._permissions(at, self.zones, self.bounds)
+        self._last = (at, permission)
+        return permission
+
+
 def _closed(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> tuple[str, str, bool] | None:
     for zone in zones:
         local = at.astimezone(ZoneInfo(zone))

@@ -10,9 +10,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
 from functools import lru_cache
+from typing import Any
 
 from dispatch.leads.rules import geography
-from dispatch.leads.rules.calling_hours import Hours, PermissionCache, calling_permission, hours_of
+from dispatch.leads.rules.calling_hours import Hours, LocalHours, PermissionCache, calling_permission, hours_of
 from dispatch.leads.rules.retries import (
     DAY,
     GO,
@@ -82,6 +83,17 @@ class BatchContext:
     consents: Collection[tuple[int, str, str]] = frozenset()
     permissions: PermissionCache = field(default_factory=PermissionCache)
     _bounds: dict[tuple[int, str, frozenset[str]], tuple[Hours, ...]] = field(default_factory=dict)
+    _hours: dict[tuple[Any, ...], LocalHours] = field(default_factory=dict)
+
+    def hours(self, lead: LeadFacts, campaign: CampaignRules) -> LocalHours:
+        """Return the hours that apply to the lead: its campaign's, the law's where it is, and its own."""
+        area = geography.area_of(lead.phone)
+        key = (campaign.id, area, lead.lat, lead.lng, lead.contact_from, lead.contact_until)
+        known = self._hours.get(key)
+        if known is None:
+            zones = geography.zones_of(lead.phone, lead.lat, lead.lng)
+            known = self._hours[key] = LocalHours(zones, _bounds_of(lead, campaign, self), self.permissions)
+        return known
 
     def bounds(self, campaign: CampaignRules, country: str, states: frozenset[str]) -> tuple[Hours, ...]:
         """Return all hours that apply to the campaign's leads in that place: the campaign's, then the law's."""
@@ -184,12 +196,11 @@ def permitted_until(lead: LeadFacts, campaign: CampaignRules, batch: BatchContex
 
     It is the moment at which the hours of the lead close, if that is before `latest`.
     """
-    zones = geography.zones_of(lead.phone, lead.lat, lead.lng)
-    bounds = _bounds_of(lead, campaign, batch)
-    permission = batch.permissions(batch.now, zones, bounds)
+    hours = batch.hours(lead, campaign)
+    permission = hours.permission(batch.now)
     while permission.open and permission.until is not None and permission.until < latest:
         edge = permission.until
-        permission = calling_permission(edge, zones, bounds)
+        permission = calling_permission(edge, hours.zones, hours.bounds)
         if not permission.open:
             return edge
     return latest
@@ -213,10 +224,10 @@ def _contact_hours(since: time, until: time) -> Hours:
 def _limit_by_hours(
     lead: LeadFacts, campaign: CampaignRules, batch: BatchContext, at: datetime
 ) -> tuple[datetime | None, Reason]:
-    zones = geography.zones_of(lead.phone, lead.lat, lead.lng)
-    if not zones:
+    hours = batch.hours(lead, campaign)
+    if not hours.zones:
         return None, Reason.OUTSIDE_WINDOW
-    permission = batch.permissions(at, zones, _bounds_of(lead, campaign, batch))
+    permission = hours.permission(at)
     if permission.open:
         return at, Reason.OUTSIDE_WINDOW
     if permission.holiday:

@@ -25,6 +25,14 @@ def _country(beginning: str, whole: str) -> str:
         return ""
 
 
+def area_of(e164: str) -> str:
+    """Return the part of a number that locates it: all numbers with it are in the same country, states and zones.
+
+    In North America, it is the area code; elsewhere, the whole number.
+    """
+    return e164[:_AREA] if e164.startswith("+1") else e164
+
+
 def country_of(e164: str) -> str:
     """Return the country (two letters) of a number, or "" if unknown.
 
