@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from django.db import connection, connections
+from django.db import OperationalError, connection, connections
 from django.test import Client
 
 from dispatch.core import clock, fault_injection
@@ -120,6 +120,30 @@ def test_an_opt_out_before_the_request_prevents_it(
         wait_until(lambda: floor.status(ann) != "processing")
     assert sim.creates_to(ANN) == 0
     assert Call.objects.get(to_phone=ANN).status == "canceled"
+    assert floor.status(bob) == "processing"
+
+
+def test_an_opt_out_is_noticed_if_the_calls_of_a_batch_cannot_be_checked_together(
+    floor: Floor, sim: Simulator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ann, bob = floor.add(ANN, BOB)
+    floor.promote()
+    checks: list[int] = []
+    check = telephony.cancelled
+
+    def check_each_alone(call_ids: Sequence[int]) -> list[bool]:
+        checks.append(len(call_ids))
+        if len(call_ids) > 1:
+            raise OperationalError("The connection was lost.")
+        return check(call_ids)
+
+    monkeypatch.setattr(telephony, "cancelled", check_each_alone)
+    with fault_injection.arm_crash_point("leads.claim.committed", lambda: by_list(floor)):
+        floor.start()
+        wait_until(lambda: Call.objects.filter(ended_at=None, sid__isnull=False, to_phone=BOB).exists())
+        wait_until(lambda: floor.status(ann) != "processing")
+    assert checks == [2, 1, 1]
+    assert sim.creates_to(ANN) == 0
     assert floor.status(bob) == "processing"
 
 

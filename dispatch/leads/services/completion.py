@@ -66,12 +66,10 @@ def record_outcomes(
                 locked = _locked(lead_ids)
             else:
                 locked, skipped = _locked_at_once(lead_ids)
-                locked_elsewhere += [
-                    answer for answer in answers if _ends(answer) and answer.call.subject_id in skipped
-                ]
-                answers = [
-                    answer for answer in answers if not _ends(answer) or answer.call.subject_id not in skipped
-                ]
+                if skipped:
+                    later = {a.call_id for a in answers if _ends(a) and a.call.subject_id in skipped}
+                    locked_elsewhere += [answer for answer in answers if answer.call_id in later]
+                    answers = [answer for answer in answers if answer.call_id not in later]
             ended, overtaken = telephony.record_results(PURPOSE, answers)
             if ended:
                 _finish_attempts([_end_of(call_end) for call_end in ended], locked)
