@@ -40,42 +40,84 @@ from dispatch.core.redis.generation import GUARD
 # never waits longer than that for bulk requests.
 AHEAD_MS = 100
 
-# Shared code that takes and releases slots. Scripts of other slices that take lines begin with it.
+# Shared code that takes and releases slots. Scripts of other slices that take lines begin with it. A script that
+# calls `hold` ends with `write_holds`. Fields of hashes are read and written many at once: most of the time of a
+# script is that of its commands.
 LEASES = """
 local base = KEYS[2]
 local leases = base .. ':leases'
 local function slots_of(kind, id) return base .. ':' .. kind .. ':' .. id end
+local function call_with(command, key, list)  -- returns the sum of the replies
+  local sum = 0
+  for n = 1, #list, 2000 do sum = sum + redis.call(command, key, unpack(list, n, math.min(n + 1999, #list))) end
+  return sum
+end
+local function values_of(hash, fields)
+  local found = {}
+  for n = 1, #fields, 2000 do
+    local part = redis.call('HMGET', hash, unpack(fields, n, math.min(n + 1999, #fields)))
+    for i = 1, #part do found[n + i - 1] = part[i] end
+  end
+  return found
+end
+local unwritten = {}
+local function write_later(hash, field, value)
+  local list = unwritten[hash] or {}
+  list[#list + 1], list[#list + 2] = field, value
+  unwritten[hash] = list
+end
+local function write_holds()
+  for hash, list in pairs(unwritten) do call_with('HSET', hash, list) end
+  unwritten = {}
+end
 local function take(slots, slot, holder)
-  redis.call('HSET', slots, slot, holder)
+  write_later(slots, slot, holder)
   redis.call('SETBIT', slots .. ':bits', slot, 1)
 end
-local function free(slots, slot, holder)
-  if redis.call('HGET', slots, slot) == holder then
-    redis.call('HDEL', slots, slot)
-    redis.call('SETBIT', slots .. ':bits', slot, 0)
-  end
-end
+local sizes = {}
 local function lowest_free(slots, low, high)
   local bits = slots .. ':bits'
-  -- BITPOS does not look past the end of the string
-  if redis.call('STRLEN', bits) * 8 <= high then redis.call('SETBIT', bits, high, 0) end
+  if (sizes[bits] or -1) < high then  -- BITPOS does not look past the end of the string
+    if redis.call('STRLEN', bits) * 8 <= high then redis.call('SETBIT', bits, high, 0) end
+    sizes[bits] = high
+  end
   return redis.call('BITPOS', bits, 0, low, high, 'BIT')
 end
 local function waiting_of(pool) return base .. ':waiting:' .. pool end
 local function parts(lease) return string.match(lease, '^(%d+):(%d+):(%d+):(%d+):(%d+)$') end
-local function drop(holder)
-  local lease = redis.call('HGET', leases, holder)
-  if not lease then return 0 end
-  local number, line_slot, pool, pool_slot = parts(lease)
-  free(slots_of('line', number), line_slot, holder)
-  free(slots_of('pool', pool), pool_slot, holder)
-  redis.call('HDEL', leases, holder)
-  return 1
+local function drop_all(holders)  -- returns how many leases ended
+  write_holds()
+  local known, ended, used = values_of(leases, holders), {}, {}
+  local function add(slots, slot, holder)
+    local own = used[slots] or {numbers = {}, holders = {}}
+    own.numbers[#own.numbers + 1], own.holders[#own.holders + 1] = slot, holder
+    used[slots] = own
+  end
+  for i = 1, #holders do
+    if known[i] then
+      local number, line_slot, pool, pool_slot = parts(known[i])
+      add(slots_of('line', number), line_slot, holders[i])
+      add(slots_of('pool', pool), pool_slot, holders[i])
+      ended[#ended + 1] = holders[i]
+    end
+  end
+  for slots, own in pairs(used) do
+    local current, freed = values_of(slots, own.numbers), {}
+    for i = 1, #current do
+      if current[i] == own.holders[i] then
+        freed[#freed + 1] = own.numbers[i]
+        redis.call('SETBIT', slots .. ':bits', own.numbers[i], 0)
+      end
+    end
+    call_with('HDEL', slots, freed)
+  end
+  return call_with('HDEL', leases, ended)
 end
+local function drop(holder) return drop_all({holder}) end
 local function hold(holder, number, line_slot, pool, pool_slot, taken_ms)
   take(slots_of('line', number), line_slot, holder)
   take(slots_of('pool', pool), pool_slot, holder)
-  redis.call('HSET', leases, holder, string.format('%s:%s:%s:%s:%s', number, line_slot, pool, pool_slot, taken_ms))
+  write_later(leases, holder, string.format('%s:%s:%s:%s:%s', number, line_slot, pool, pool_slot, taken_ms))
 end
 """
 
@@ -134,6 +176,7 @@ if pool_slot < 0 or not best then
 end
 redis.call('ZREM', waiting_of(pool), ARGV[5])
 hold(holder, best, best_slot, pool, pool_slot, string.format('%.0f', now_ms(ARGV[1])))
+write_holds()
 return {tonumber(best), best_slot, pool_slot}
 """,
 )
@@ -141,7 +184,7 @@ return {tonumber(best), best_slot, pool_slot}
 # ARGV: holders. Returns how many leases ended. A holder without a lease is ignored.
 RELEASE = Script(
     "capacity_release",
-    GUARD + LEASES + "local ended = 0\nfor i = 1, #ARGV do ended = ended + drop(ARGV[i]) end\nreturn ended",
+    GUARD + LEASES + "return drop_all(ARGV)",
 )
 
 # ARGV: clock offset, then per open call: holder, number, line slot, pool, pool slot. Any other recorded holder of
@@ -162,6 +205,7 @@ for i = 2, #ARGV, 5 do
                     redis.call('HGET', slots_of('pool', pool), pool_slot)}
     for o = 1, 2 do if others[o] then drop(others[o]) end end
     hold(holder, number, line_slot, pool, pool_slot, now)
+    write_holds()
     changed = changed + 1
   end
 end

@@ -283,10 +283,11 @@ end
 
 -- A lead that already has a line, from a batch whose lease has ended or from its call, keeps the line if the
 -- current limits allow it.
-local ready_now, leased = redis.call('ZRANGE', room, 0, wanted - 1, 'WITHSCORES'), {}
+local ready_now, holders, leased = redis.call('ZRANGE', room, 0, wanted - 1, 'WITHSCORES'), {}, {}
+for n = 1, wanted do holders[n] = 'lead:' .. string.match(ready_now[2 * n - 1], ':(.+)$') end
+local former = values_of(leases, holders)
 for n = 1, wanted do
-  local holder = 'lead:' .. string.match(ready_now[2 * n - 1], ':(.+)$')
-  local had = redis.call('HGET', leases, holder)
+  local holder, had = holders[n], former[n]
   if had then
     local number, slot, had_pool, pool_slot = parts(had)
     if had_pool == pool and not is_within(by_id[number], slot, pool_slot) then
@@ -301,7 +302,7 @@ local answer, held = {'', 0}, {}
 local taken_ms = string.format('%.0f', now)
 for n = 1, wanted do
   local member, due = ready_now[2 * n - 1], ready_now[2 * n]
-  local holder = 'lead:' .. string.match(member, ':(.+)$')
+  local holder = holders[n]
   local had, number, slot, pool_slot = leased[n], nil, nil, nil
   if had and had.pool == pool and (pool_headroom < 0 or by_id[had.number].free < 0) then  -- above the limit
     drop_own(holder, by_id[had.number])
@@ -335,10 +336,9 @@ for n = 1, wanted do
   answer[at + 1], answer[at + 2], answer[at + 3] = member, due, number
   answer[at + 4], answer[at + 5] = slot, pool_slot
 end
+write_holds()
 if #held > 0 then redis.call('ZPOPMIN', room, #held / 2) end
-for n = 1, #held, 2000 do
-  redis.call('ZADD', held_by(batch), unpack(held, n, math.min(n + 1999, #held)))
-end
+call_with('ZADD', held_by(batch), held)
 if #held > 0 then redis.call('ZADD', batches, string.format('%.0f', now + lease_ms), batch) end
 if answer[1] == '' and wanted == ready then
   redis.call('SREM', rooms, pool)

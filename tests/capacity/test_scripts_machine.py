@@ -82,6 +82,11 @@ class LineScripts(RuleBasedStateMachine):
             self.held.pop(holder, None) is not None
         )
 
+    @rule(holders=st.lists(HOLDERS, max_size=6))
+    def release_several(self, holders: list[str]) -> None:
+        ended = [self.held.pop(holder, None) for holder in holders]
+        assert redis_scripts.run_script(redis_scripts.RELEASE, holders) == sum(one is not None for one in ended)
+
     @rule(
         holder=HOLDERS,
         number=st.sampled_from([1, 2]),
