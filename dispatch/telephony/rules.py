@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import NamedTuple
 
 import phonenumbers
 from phonenumbers import PhoneNumberType
@@ -52,22 +54,42 @@ def is_forward(current: str, new: str) -> bool:
 
 def why_not_callable(phone: str, countries: Collection[str]) -> str | None:
     """Return why an organization that may call `countries` (ISO codes) must not call `phone` (E.164), or None."""
+    known = _number_facts(phone)
+    if known is None:
+        return "not a phone number"
+    if not known.country:
+        if not known.possible_countries & set(countries):
+            return "country not allowed"
+    elif known.country not in countries:
+        return f"country not allowed: {known.country}"
+    return f"{known.refused_type} not allowed" if known.refused_type else None
+
+
+class _NumberFacts(NamedTuple):
+    """Where a possible number is, and whether nobody may call its type.
+
+    `country`: "" if it is in no known range; then it may be in any of `possible_countries`, which share the
+    calling code.
+    """
+
+    country: str
+    possible_countries: frozenset[str]
+    refused_type: str
+
+
+@lru_cache(maxsize=4096)
+def _number_facts(phone: str) -> _NumberFacts | None:
+    """Return the facts about a number, or None if it is none."""
     try:
         number = phonenumbers.parse(phone, None)
     except phonenumbers.NumberParseException:
-        return "not a phone number"
+        return None
     if not phonenumbers.is_possible_number(number):
-        return "not a phone number"
+        return None
     country = phonenumbers.region_code_for_number(number)
-    if country is None:
-        # Possible, but in no known range: it may be in any country that shares the calling code.
-        sharing = phonenumbers.region_codes_for_country_code(number.country_code or 0)
-        if not set(sharing) & set(countries):
-            return "country not allowed"
-    elif country not in countries:
-        return f"country not allowed: {country}"
-    kind = REFUSED_TYPES.get(phonenumbers.number_type(number))
-    return f"{kind} not allowed" if kind else None
+    sharing = () if country else phonenumbers.region_codes_for_country_code(number.country_code or 0)
+    refused_type = REFUSED_TYPES.get(phonenumbers.number_type(number), "")
+    return _NumberFacts(country or "", frozenset(sharing), refused_type)
 
 
 @dataclass(frozen=True)

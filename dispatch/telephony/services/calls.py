@@ -17,6 +17,7 @@ from dispatch.core import clock, events
 from dispatch.core.db import fast_rows, prepared
 from dispatch.core.db.instances import new_instance
 from dispatch.core.events import SYSTEM, Actor, NewEvent
+from dispatch.core.phone_numbers import read_stored_phone
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import price_sql, rules, sql
 from dispatch.telephony.errors import CallNotAllowed, NoLine, PhoneBusy
@@ -91,8 +92,8 @@ def create_call(
             pool=line.pool,
             line_slot=line.line_slot,
             pool_slot=line.pool_slot,
-            to_phone=phone,
-            from_phone=line.phone,
+            to_phone=read_stored_phone(phone),
+            from_phone=read_stored_phone(line.phone),
             ring_timeout_s=ring_timeout_s,
             time_limit_s=time_limit_s,
             place_by=place_by,
