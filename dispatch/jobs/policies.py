@@ -22,6 +22,8 @@ from dispatch.jobs.rules.workload import job_time
 from dispatch.jobs.sql import Skills
 from dispatch.technicians.rules import JobTime
 
+_FROZEN = "_frozen_policy"  # of a Job: the stored policy, the defaults, and what they amount to
+
 
 def for_service_type(organization_id: int, service_type_id: int | None) -> CascadePolicy:
     """Return the policy that a job of that service type gets now; for None, the organization's policy."""
@@ -90,8 +92,13 @@ def default_policy() -> CascadePolicy:
 
 
 def frozen_policy(job: Job) -> CascadePolicy:
-    """Return the policy frozen into the job when it started."""
-    return CascadePolicy.from_json(job.policy, settings.DISPATCH_POLICY_DEFAULTS)
+    """Return the policy frozen into the job when it started. The instance keeps it as long as it has the same."""
+    stored, defaults = job.policy, settings.DISPATCH_POLICY_DEFAULTS
+    known = job.__dict__.get(_FROZEN)
+    if known is None or known[0] is not stored or known[1] is not defaults:
+        known = job.__dict__[_FROZEN] = stored, defaults, CascadePolicy.from_json(stored, defaults)
+    policy: CascadePolicy = known[2]
+    return policy
 
 
 def search_radius(job: Job) -> int:

@@ -60,8 +60,7 @@ class JobTime(NamedTuple):
     is_planned: bool = False
 
 
-@dataclass(frozen=True)
-class Facts:
+class Facts(NamedTuple):
     """The facts behind the text of a reason.
 
     Distances are in meters. `local_now`: the time in the shifts' time zone. `hours`: spans of the week (see

@@ -297,7 +297,8 @@ def _describe_rows(
     names: dict[int, str] = {}
     if any(row.code == rules.LACKS_SKILL for row in rows):
         names = dict(Skill.objects.filter(pk__in=required).values_list("pk", "name"))
-    drives = [_find_drive(row, place, ranked.get(row.id)) for row in rows]
+    knows_drives = road_times.is_configured()
+    drives = [_find_drive(row, place if knows_drives else None, ranked.get(row.id)) for row in rows]
     return [
         Nearby(
             technician_id=row.id,
@@ -338,9 +339,9 @@ def _describe_rows(
     ]
 
 
-def _find_drive(row: _Row, place: Position, ranked: tuple[int, int | None] | None) -> int | None:
+def _find_drive(row: _Row, place: Position | None, ranked: tuple[int, int | None] | None) -> int | None:
     """Return the drive of a technician in seconds, if it is known or they were ranked where they are now."""
-    known = road_times.known_s(Position(row.lat, row.lng), place)
+    known = road_times.known_s(Position(row.lat, row.lng), place) if place else None
     if known is None and ranked is not None and ranked[0] == round(row.distance_m):
         return ranked[1]
     return known

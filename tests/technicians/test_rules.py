@@ -24,7 +24,7 @@ FACTS = rules.Facts(
 
 
 def words(code, **changes):
-    return rules.reason_words(code, rules.Facts(**{**FACTS.__dict__, **changes}))
+    return rules.reason_words(code, FACTS._replace(**changes))
 
 
 def test_reasons_read_like_sentences_of_a_dispatcher():

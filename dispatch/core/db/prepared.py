@@ -205,8 +205,9 @@ def _with_offset(params: Params) -> Any:
 
 def _statements(database: Any) -> Statements:
     """Return the statements of a connection that is open, with plans that are not old."""
-    database.close_if_health_check_failed()
-    database.ensure_connection()
+    if not database.in_atomic_block or database.connection is None:
+        database.close_if_health_check_failed()
+        database.ensure_connection()
     statements = Statements.of(database.connection)
     _keep_plans_fresh(database.connection, statements)
     return statements

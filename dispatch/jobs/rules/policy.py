@@ -1,7 +1,7 @@
 """The parameters of one cascade, frozen into the job when it starts."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 
@@ -58,6 +58,10 @@ class CascadePolicy:
 
     def first_round_within(self, distance_m: int) -> int:
         """Return the first round whose radius covers the distance, or 0 if none does."""
+        if distance_m <= self.radius_m:
+            return 1
+        if not self.radius_growth:
+            return 0
         rounds = range(1, self.rounds + 1)
         return next((nth for nth in rounds if distance_m <= self.radius_in_round(nth)), 0)
 
@@ -67,7 +71,7 @@ class CascadePolicy:
 
     def to_json(self) -> dict[str, Any]:
         """Return the form stored in `Job.policy`."""
-        return asdict(self)
+        return {name: getattr(self, name) for name in FIELDS}
 
     @classmethod
     def from_json(cls, stored: Mapping[str, Any], defaults: Mapping[str, Any]) -> Self:
