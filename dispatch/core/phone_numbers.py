@@ -18,8 +18,8 @@ class InvalidPhone(ValueError):
     """The text is not a phone number. The message says how to fix it."""
 
 
-class StoredPhone(PhoneNumber):
-    """A number as rows have it, which remembers what was computed from it. Rows share it: do not change it."""
+class KnownPhone(PhoneNumber):
+    """A number that remembers what was computed from it. Rows may share it: do not change it."""
 
     def is_valid(self) -> bool:
         """Return whether the number is valid."""
@@ -36,13 +36,18 @@ class StoredPhone(PhoneNumber):
         return known[form]
 
 
+def read_phone(text: str, region: str | None = None) -> PhoneNumber:
+    """Return the number, valid or not, as the field of a row does. Without a +, it is a number of `region`."""
+    try:
+        return KnownPhone.from_string(text, region)
+    except phonenumbers.NumberParseException:
+        return KnownPhone(raw_input=text)
+
+
 @functools.lru_cache(maxsize=_REMEMBERED)
 def read_stored_phone(text: str) -> PhoneNumber:
-    """Return the number of a row, like its field."""
-    try:
-        return StoredPhone.from_string(text)
-    except phonenumbers.NumberParseException:
-        return StoredPhone(raw_input=text)
+    """Return the number of a row."""
+    return read_phone(text)
 
 
 def parse_possible_phone(text: str, region: str) -> PhoneNumber:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from django.db import DEFAULT_DB_ALIAS
 from django.db.models import Model
 
 from accounts.models import ApiKey, Organization
 from dispatch.core.db import fast_rows, prepared
+from dispatch.core.db.instances import stored_instance
 from dispatch.jobs.models import ServiceType, Submission
 
 # Claim one start of a submission: the first immediately, later ones when due. A locked submission is skipped. The
@@ -39,7 +39,7 @@ WHERE r1.id = t.organization_id AND t.id = (
 
 
 def _some_columns(model: type[Model], alias: str, *names: str) -> tuple[list[str], str]:
-    """Return these fields in the model's order, as attributes for `from_db` and as columns for SELECT."""
+    """Return these fields in the model's order, as attributes and as columns for SELECT."""
     fields = [field for field in model._meta.concrete_fields if field.attname in names]
     return [field.attname for field in fields], ", ".join(f"{alias}.{field.column}" for field in fields)
 
@@ -81,10 +81,10 @@ def find_sender(key_prefix: str, service_code: str) -> Sender | None:
         return None
     submission_id, *values = rows[0]
     owner_from, service_from = len(_KEY), len(_KEY) + len(_OWNER)
-    api_key = ApiKey.from_db(DEFAULT_DB_ALIAS, _KEY, values[:owner_from])
-    api_key.organization = Organization.from_db(DEFAULT_DB_ALIAS, _OWNER, values[owner_from:service_from])
+    api_key = stored_instance(ApiKey, _KEY, values[:owner_from])
+    api_key.organization = stored_instance(Organization, _OWNER, values[owner_from:service_from])
     service = values[service_from:]
-    found = ServiceType.from_db(DEFAULT_DB_ALIAS, _SERVICE, service) if service[0] is not None else None
+    found = stored_instance(ServiceType, _SERVICE, service) if service[0] is not None else None
     return Sender(submission_id, api_key, found)
 
 

@@ -7,12 +7,14 @@ from typing import Any
 
 from django.core.exceptions import ValidationError as ModelValidationError
 from django.db import transaction
+from phonenumber_field.phonenumber import PhoneNumber
 from phonenumber_field.serializerfields import PhoneNumberField
 from rest_framework import serializers
 
 from accounts.api.base import OwnedSerializer, OwnedSlugRelatedField
 from accounts.models import validate_own_voice
 from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.phone_numbers import read_phone
 from dispatch.technicians import services
 from dispatch.technicians.models import Shift, Skill, Technician
 from dispatch.technicians.rules import MAX_PIN_LENGTH, pin_problem
@@ -42,8 +44,10 @@ class PhoneField(PhoneNumberField):
 
     def to_internal_value(self, data: Any) -> Any:
         request = self.context.get("request")
-        if request is not None:
-            self.region = request.organization.default_region
+        region = self.region if request is None else request.organization.default_region
+        if not isinstance(data, PhoneNumber):
+            text = super(PhoneNumberField, self).to_internal_value(data)
+            data = read_phone(text, region) if text else text
         return super().to_internal_value(data)
 
     def run_validators(self, value: Any) -> None:

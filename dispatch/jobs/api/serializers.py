@@ -143,7 +143,6 @@ class SubmissionFormSerializer(StrictSerializer):
             raise serializers.ValidationError({missing: "Coordinates need both lat and lng."})
         if lat is None and not attrs["address"].strip():
             raise serializers.ValidationError({"address": "Enter an address, or lat and lng."})
-        attrs["customer_phone"] = attrs["customer_phone"].as_e164
         window = attrs.pop("arrival_window", None)
         return attrs | {"window_start": window and window.start, "window_end": window and window.end}
 

@@ -60,8 +60,9 @@ def accept_submission(
 ) -> Submission:
     """Store a validated form and enqueue it on the dispatch queue after commit.
 
-    `form`: customer_name, customer_phone (E.164), service_type (a ServiceType), and optionally priority, address,
-    lat, lng, notes, extra, preferred_technician (a Technician of the organization). `raw`: the body as received.
+    `form`: customer_name, customer_phone (a valid number), service_type (a ServiceType), and optionally priority,
+    address, lat, lng, notes, extra, preferred_technician (a Technician of the organization). `raw`: the body as
+    received.
     Once committed, the submission becomes a job even if any process dies.
     """
     submission = new_submission(organization, form, raw=raw, api_key=api_key, idempotency_key=idempotency_key)
@@ -80,8 +81,9 @@ def new_submission(
     pk: int | None = None,
 ) -> Submission:
     """Return a submission that is not stored yet, with the id `pk` if given; else as for `accept_submission`."""
-    return Submission(
-        pk=pk,
+    return new_instance(
+        Submission,
+        id=pk,
         organization=organization,
         form=raw,
         api_key=api_key,
