@@ -175,7 +175,9 @@ def _start_at_once(submission_id: int) -> tuple[Job, FirstStep | None] | None:
                 raise _NotAtOnce
             job, readiness = _create_job(submission, where, only_free=False)
             is_offered = job.status == Job.Status.DISPATCHING
-            return job, make_first_offer(job, readiness) if is_offered else None
+            first = make_first_offer(job, readiness) if is_offered else None
+            transitions.insert_job(job)
+            return job, first
     except _NotAtOnce:
         return None
     except Exception as error:
@@ -228,13 +230,18 @@ def _make_job(submission: Submission, where: Location | None, *, only_free: bool
     lock_waits.apply_limit(defers_fsync=True)
     if not _mark_processed(submission):
         return Job.objects.get(submission_id=submission.pk), False
-    return _create_job(submission, where, only_free=only_free)[0], True
+    job, _ = _create_job(submission, where, only_free=only_free)
+    transitions.insert_job(job)
+    return job, True
 
 
 def _create_job(
     submission: Submission, where: Location | None, *, only_free: bool
 ) -> tuple[Job, sql.DispatchReadiness]:
-    """Create the job of a processed submission, with its candidates. Return it, and what its first step needs."""
+    """Create the job of a processed submission, with its candidates. Return it, and what its first step needs.
+
+    The job has its id, but is inserted only after that step (`insert_job`), so that it is written once.
+    """
     job = new_instance(
         Job,
         organization=submission.organization,
@@ -261,9 +268,7 @@ def _create_job(
     if only_free:
         ranking = without_locked(ranking, job.not_again)
     source = job.position_source
-    fast_rows.insert_row(
-        job, transitions.event_of(job, "job.created", submission_id=submission.pk, position_source=source)
-    )
+    transitions.append_job_event(job, "job.created", submission_id=submission.pk, position_source=source)
     _append_flag(job)
     write_ranking(job, ranking)
     customer_texts.inform_by_policy(job, CustomerTextKind.RECEIVED, find_text_policy())

@@ -75,11 +75,23 @@ def has_declined(job: Job, technician_id: int) -> bool:
 
 
 def save_job(job: Job, *, visible: bool = True) -> None:
-    """Write the job. A `visible` change, which may affect a person's decision, increments the version."""
+    """Write the job. A `visible` change, which may affect a person's decision, increments the version.
+
+    A new job that has its id is inserted.
+    """
     if visible:
         job.version += 1
     job.failed_steps = 0
-    fast_rows.update_row(job, _MOVING)
+    if job._state.adding:
+        fast_rows.insert_row(job)
+    else:
+        fast_rows.update_row(job, _MOVING)
+
+
+def insert_job(job: Job) -> None:
+    """Insert a new job that has its id, unless a step of this transaction has saved it."""
+    if job._state.adding:
+        fast_rows.insert_row(job)
 
 
 def append_job_event(job: Job, kind: str, *, actor: Actor = SYSTEM, **data: Any) -> None:
