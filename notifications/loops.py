@@ -8,6 +8,7 @@ from datetime import datetime
 import structlog
 from django.conf import settings
 
+from accounts.models import Membership
 from dispatch.core import clock
 from dispatch.core.events.readers import EarlyReader, EventReader
 from dispatch.core.runtime.loops import Loop, NothingSucceeded
@@ -21,7 +22,13 @@ from notifications.services.push_messages import PUSH_LOOP
 log = structlog.get_logger(__name__)
 
 # No key: `handle` is correct in any order (see there).
-reader = EventReader("notifications", notifications.handle, rules.KINDS, limit_batch=notifications.limit_batch)
+reader = EventReader(
+    "notifications",
+    notifications.handle,
+    rules.KINDS,
+    recipients=Membership.objects.all,
+    most=lambda: notifications.MAX_NOTIFICATIONS,
+)
 early = EarlyReader(reader, notifications.handle_early)
 SOONEST_S = 0.05
 # A pass that finds no free thread, or a channel that is busy, looks again after this time (seconds).

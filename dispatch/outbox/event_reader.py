@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 from collections import defaultdict
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -13,7 +12,7 @@ import structlog
 from django.conf import settings
 
 from dispatch.core import clock
-from dispatch.core.events.readers import EventReader, count_affordable
+from dispatch.core.events.readers import EventReader
 from dispatch.core.models import Event
 from dispatch.outbox.models import Endpoint
 from dispatch.outbox.rules import conditions
@@ -22,7 +21,7 @@ from dispatch.outbox.services.intake import NewMessage, accept_of_several
 
 log = structlog.get_logger(__name__)
 
-# An organization may have very many endpoints. Above this number of messages, a transaction ends with an event.
+# An organization may have very many endpoints. A transaction handles events with at most this many messages.
 MAX_MESSAGES = 2000
 # Owners that determine an event's group if its data names one: an offer's event joins the group of its job.
 OWNERS = ("job", "lead")
@@ -54,11 +53,6 @@ def create_messages(events: list[Event]) -> None:
             if is_wanted(body, endpoint)
         ]
     accept_of_several({organization_id: found for organization_id, found in new_messages.items() if found})
-
-
-def limit_batch(events: Sequence[Event]) -> int:
-    """Return for how many of the events each endpoint may get a message in one transaction."""
-    return count_affordable(events, Endpoint.objects.exclude(event_types=[]), MAX_MESSAGES)
 
 
 class EventBody:
@@ -128,5 +122,11 @@ def _key(event: Event) -> str:
 
 # An event that fails, or whose group is locked, holds back only later events of its group.
 READER = EventReader(
-    "outbox", create_messages, without=("message",), but=ABOUT_FAILURES, key=_key, limit_batch=limit_batch
+    "outbox",
+    create_messages,
+    without=("message",),
+    but=ABOUT_FAILURES,
+    key=_key,
+    recipients=lambda: Endpoint.objects.exclude(event_types=[]),
+    most=lambda: MAX_MESSAGES,
 )

@@ -16,7 +16,6 @@ from django.db.models import QuerySet
 
 from accounts.models import Membership, User
 from dispatch.core import clock
-from dispatch.core.events.readers import count_affordable
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from notifications import live_updates, rules, sql
@@ -38,11 +37,6 @@ def handle(batch: list[Event]) -> None:
         if (rule := rules.BY_KIND.get(event.kind)) and rule.when(event.data):
             _notify(rule, event)
         _end(event)
-
-
-def limit_batch(batch: Sequence[Event]) -> int:
-    """Return for how many of the events each member may be notified in one transaction."""
-    return count_affordable(batch, Membership.objects.all(), MAX_NOTIFICATIONS)
 
 
 def handle_early(event: Event) -> None:

@@ -39,8 +39,8 @@ def rows_read(last: int) -> list[float]:
     given = {"name": "test", "kinds": ["job.1"], "taken": [1, 2], "floor": 0}
     full, recent = (readers._EARLY_PEEK.format(order=readers._EARLY_ORDER[is_full]) for is_full in (True, False))
     filters = {"kinds": ["job.1"], "without": [], "but": [], "subjects": None}
-    durable = explain_rows_read(readers._PEEK, {"name": "test", "now": clock.now(), **filters})
     with transaction.atomic(), prepared.index_plans():
+        durable = explain_rows_read(readers._PEEK, {"name": "test", "now": clock.now(), **filters})
         early = [explain_rows_read(full, given), explain_rows_read(recent, {**given, "floor": last - 10})]
         transaction.set_rollback(True)  # and the choice of plans
     return [durable, *early]

@@ -9,8 +9,8 @@ can appear there. One open transaction with an id, in any database of the cluste
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import structlog
@@ -20,18 +20,19 @@ from django.db.models import Count, QuerySet
 from dispatch.core import clock
 from dispatch.core.db import lock_waits, prepared
 from dispatch.core.db.lock_waits import LOOP_S, RecentlyBlocked, limit_lock_waits
-from dispatch.core.events import horizon, quarantine
+from dispatch.core.events import horizon, own_cursors, quarantine
 from dispatch.core.models import Event, EventCursor, FailedEvent
 from dispatch.core.observability import metrics
 
 log = structlog.get_logger(__name__)
 
 # Whether a reader has anything to do, in one statement: its position, the horizon, whether one of its failed
-# events is due, and whether an event that it wants is readable.
+# events is due, whether an event that it wants is readable, and whether an organization has its own cursor.
 _PEEK = """
 SELECT c.xid, c.event_id, h.xid,
        EXISTS (SELECT FROM core_failedevent f WHERE f.reader = c.name AND f.next_attempt_at <= %(now)s),
-       next.id IS NOT NULL
+       next.id IS NOT NULL,
+       EXISTS (SELECT FROM core_eventcursor o WHERE starts_with(o.name, c.name || ':'))
 FROM core_eventcursor c
 CROSS JOIN (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid) h
 LEFT JOIN LATERAL (
@@ -51,6 +52,7 @@ COALESCE((
     SELECT {horizon} - c.xid NOT BETWEEN 1 AND {stride} - 1
         OR EXISTS (SELECT FROM core_failedevent f WHERE f.reader = c.name AND f.next_attempt_at <= %(now)s)
         OR EXISTS (SELECT FROM core_event e WHERE (e.xid, e.id) > (c.xid, c.event_id){wanted})
+        OR EXISTS (SELECT FROM core_eventcursor o WHERE starts_with(o.name, c.name || ':'))
     FROM core_eventcursor c WHERE c.name = {name}
 ), true)
 """
@@ -61,26 +63,42 @@ SELECT * FROM core_event
 WHERE (xid, id) > (%(xid)s, %(id)s) AND xid < %(horizon)s AND (%(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s))
   AND (subject_type <> ALL(%(without)s::text[]) OR kind = ANY(%(but)s::text[]))
   AND (%(subjects)s::text[] IS NULL OR subject_type = ANY(%(subjects)s))
+  AND {organizations}
 ORDER BY xid, id LIMIT %(limit)s
 """
-_EARLY_PEEK = """
-SELECT c.xid, c.event_id, (SELECT max(id) FROM core_event), early.id IS NOT NULL
-FROM core_eventcursor c
-LEFT JOIN LATERAL (
-    SELECT e.id FROM core_event e
-    WHERE (e.xid, e.id) > (c.xid, c.event_id) AND e.kind = ANY(%(kinds)s) AND e.id <> ALL(%(taken)s)
-    {order} LIMIT 1
-) early ON true
+# The events of one organization, or those of all but some.
+_NEXT_OF_ONE = _NEXT.format(organizations="organization_id = %(organization)s")
+_NEXT_OF_OTHERS = _NEXT.format(organizations="organization_id <> ALL(%(but_of)s::bigint[])")
+# The reader's cursor (c), and the one that is furthest behind (l), that of an organization if it has its own.
+_EARLY_CURSORS = """
+core_eventcursor c
+CROSS JOIN LATERAL (
+    SELECT xid, event_id FROM core_eventcursor o WHERE o.name = c.name OR starts_with(o.name, c.name || ':')
+    ORDER BY xid, event_id LIMIT 1
+) l
+"""
+_EARLY_EVENTS = """
+WHERE (e.xid, e.id) > (l.xid, l.event_id) AND e.kind = ANY(%(kinds)s) AND e.id <> ALL(%(taken)s)
+  AND ((e.xid, e.id) > (c.xid, c.event_id) OR EXISTS (
+      SELECT FROM core_eventcursor o
+      WHERE o.name = c.name || ':' || e.organization_id AND (e.xid, e.id) > (o.xid, o.event_id)
+  ))
+{order}
+"""
+_EARLY_PEEK = f"""
+SELECT l.xid, l.event_id, (SELECT max(id) FROM core_event), early.id IS NOT NULL
+FROM {_EARLY_CURSORS}
+LEFT JOIN LATERAL (SELECT e.id FROM core_event e {_EARLY_EVENTS} LIMIT 1) early ON true
 WHERE c.name = %(name)s
 """
-_EARLY = """
-SELECT * FROM core_event
-WHERE (xid, id) > (%(xid)s, %(after)s) AND kind = ANY(%(kinds)s) AND id <> ALL(%(taken)s)
-{order} LIMIT %(limit)s
+_EARLY = f"""
+SELECT early.* FROM {_EARLY_CURSORS}
+CROSS JOIN LATERAL (SELECT e.* FROM core_event e {_EARLY_EVENTS} LIMIT %(limit)s) early
+WHERE c.name = %(name)s
 """
 # By whether all events beyond the cursor are checked, or those with the latest ids. Each order is that of an index
 # that begins there: by id, the check of all would begin with the oldest event.
-_EARLY_ORDER = {True: "ORDER BY xid, id", False: "AND id > %(floor)s ORDER BY id"}
+_EARLY_ORDER = {True: "ORDER BY e.xid, e.id", False: "AND e.id > %(floor)s ORDER BY e.id"}
 # Positions each reader, by id, right before the first event that it has not applied, or after all events.
 _AFTER_RESTORE = """
 UPDATE core_eventcursor AS c SET xid = 0, event_id = COALESCE(
@@ -114,6 +132,7 @@ class _Peek(NamedTuple):
     horizon: int
     is_retry_due: bool
     is_event_ready: bool
+    has_own_cursors: bool
 
 
 class EventReader:
@@ -124,8 +143,11 @@ class EventReader:
     the others. `key` says which events must stay in order: those with the same key wait for the one that failed.
     Without it, `handle` must be correct in any order. `kinds` None means all; wildcards such as "job.*" are not
     supported, name each kind. Events whose subject's type is in `without` are skipped, except the kinds in `but`.
-    `subjects` None means all; otherwise events about other types of subjects are skipped. `limit_batch` returns
-    how many of the events that were read one transaction should handle; see `count_affordable`.
+    `subjects` None means all; otherwise events about other types of subjects are skipped.
+
+    `recipients` selects rows of organizations: each event may concern all of its organization. One transaction
+    handles events with at most `most()` recipients together. An organization whose events in a batch alone have
+    more is read separately (`own_cursors`).
     """
 
     def __init__(
@@ -139,10 +161,11 @@ class EventReader:
         subjects: tuple[str, ...] | None = None,
         batch: int = 200,
         key: Callable[[Event], str] | None = None,
-        limit_batch: Callable[[Sequence[Event]], int] = len,
+        recipients: Callable[[], QuerySet] | None = None,
+        most: Callable[[], int] | None = None,
     ) -> None:
         self.name, self.handle, self.kinds, self.batch, self.key = name, handle, kinds, batch, key
-        self.limit_batch = limit_batch
+        self._recipients, self._most = recipients, most
         self.has_more = False  # whether the last `step` has left events that it could have applied
         self.without, self.but, self.subjects = without, but, subjects
         self._reported_at: float | None = None
@@ -159,6 +182,8 @@ class EventReader:
         if found.horizon <= found.xid:
             raise CounterWentBack(self.name, found.xid, found.horizon)
         retried = self._retry_failed() if found.is_retry_due else 0
+        if found.has_own_cursors:
+            retried += self._step_of_one()
         if not found.is_event_ready and found.horizon - found.xid < IDLE_STRIDE:
             self._report_lag()
             return retried
@@ -167,18 +192,98 @@ class EventReader:
             cursor = EventCursor.objects.select_for_update().get(name=self.name)
             lock_waits.apply_limit()
             limit = self._horizon()
-            read = self._after(cursor, limit, self.batch)
-            events = read[: self.limit_batch(read)] if len(read) > 1 else read
+            read = self._after(cursor, limit, self.batch, but_of=own_cursors.own_cursors(self.name))
+            costs = self._costs(read)
+            others = self._leave_out_expensive(read, costs, cursor)
+            events = others[: self._count_affordable(others, costs)]
             done = quarantine.apply(self.name, events, self.handle, self.key) if events else 0
-            if done:
-                cursor.xid, cursor.event_id = events[done - 1].xid, events[done - 1].pk
-            if done == len(read) < self.batch:  # all events below the horizon were seen, including other kinds
+            passed = read if done == len(others) else events[:done]
+            if passed:
+                cursor.xid, cursor.event_id = passed[-1].xid, passed[-1].pk
+            if len(passed) == len(read) < self.batch:  # all events below the horizon, of any kind, were seen
                 cursor.xid = limit - 1
             cursor.moved_at = clock.now()
             cursor.save()
-        self.has_more = done == len(events) and (len(events) < len(read) or len(read) >= self.batch)
+        self.has_more |= done == len(events) < len(others) or len(passed) == len(read) >= self.batch
         metrics.events_read.labels(self.name).inc(done)
+        if len(others) < len(read):
+            done += self._step_of_one()
         return done + retried
+
+    def _step_of_one(self) -> int:
+        """Apply one batch of an organization with its own cursor, and return how many events."""
+        with limit_lock_waits(LOOP_S), transaction.atomic():
+            cursor = EventCursor.objects.select_for_update().get(name=self.name)
+            lock_waits.apply_limit()
+            known = own_cursors.own_cursors(self.name)
+            limit = self._horizon()  # for all of them: what one has read, no other may pass over
+            left = list(known)
+            done = 0
+            while left and not done:
+                done = self._apply_own(left.pop(0), known, cursor, limit)
+            self.has_more |= bool(left)
+        metrics.events_read.labels(self.name).inc(done)
+        return done
+
+    def _apply_own(
+        self, organization_id: int, known: Mapping[int, EventCursor], cursor: EventCursor, limit: int
+    ) -> int:
+        """Apply the next events of one organization, and return how many.
+
+        When both cursors are at the end of the log, the organization is read with the others again.
+        """
+        own = known[organization_id]
+        read = self._after(own, limit, self.batch, organization_id=organization_id)
+        events = read[: self._count_affordable(read, self._costs(read))]
+        done = quarantine.apply(self.name, events, self.handle, self.key) if events else 0
+        if done:
+            own.xid, own.event_id = events[done - 1].xid, events[done - 1].pk
+        own.moved_at = clock.now()
+        if done < len(read) or len(read) >= self.batch:
+            own.save()
+            self.has_more |= done == len(events)
+            return done
+        own.xid = limit - 1
+        if self._after(cursor, limit, 1, but_of=known):
+            own.save()
+            return done
+        cursor.xid, cursor.event_id = limit - 1, max(cursor.event_id, own.event_id)
+        cursor.save()
+        own.delete()
+        log.info("organization_read_with_others", reader=self.name, organization=organization_id)
+        return done
+
+    def _leave_out_expensive(
+        self, read: Sequence[Event], costs: Mapping[int, int], cursor: EventCursor
+    ) -> list[Event]:
+        """Give each organization whose events are too many its own cursor, and return those of the others."""
+        totals: Counter[int] = Counter()
+        for event in read:
+            totals[event.organization_id] += costs.get(event.organization_id, 0)
+        expensive = {pk for pk, cost in totals.items() if self._most is not None and cost > self._most()}
+        for organization_id in sorted(expensive):
+            own_cursors.begin(self.name, organization_id, cursor)
+            log.info(
+                "organization_read_separately",
+                reader=self.name, organization=organization_id, recipients=totals[organization_id],
+            )  # fmt: skip
+        return [event for event in read if event.organization_id not in expensive]
+
+    def _count_affordable(self, events: Sequence[Event], costs: Mapping[int, int]) -> int:
+        """Return how many of the events, at least one, one transaction should handle."""
+        total = 0
+        for number, event in enumerate(events):
+            total += costs.get(event.organization_id, 0)
+            if number and self._most is not None and total > self._most():
+                return number
+        return len(events)
+
+    def _costs(self, events: Sequence[Event]) -> dict[int, int]:
+        """Return how many recipients an event of each organization may have, if that matters."""
+        if self._recipients is None or not events:
+            return {}
+        own = self._recipients().filter(organization_id__in={event.organization_id for event in events})
+        return dict(own.order_by().values_list("organization_id").annotate(Count("pk")))
 
     def is_due(self) -> str:
         """Return the SQL condition that `step`, or that of an EarlyReader, has something to do."""
@@ -240,10 +345,10 @@ class EventReader:
 
     def _peek(self) -> _Peek:
         given = {"name": self.name, "now": clock.now(), **self._filter()}
-        rows = prepared.fetch_all(_PEEK, given)
+        rows = prepared.fetch_by_index(_PEEK, given)
         if not rows:
             EventCursor.objects.get_or_create(name=self.name)
-            rows = prepared.fetch_all(_PEEK, given)
+            rows = prepared.fetch_by_index(_PEEK, given)
         return _Peek(*rows[0])
 
     def _filter(self) -> dict[str, list[str] | None]:
@@ -259,34 +364,21 @@ class EventReader:
             sql.execute(_HORIZON)
             return int(sql.fetchone()[0])
 
-    def _after(self, cursor: EventCursor, horizon: int, limit: int) -> list[Event]:
-        return list(
-            Event.objects.raw(
-                _NEXT,
-                {
-                    "xid": cursor.xid,
-                    "id": cursor.event_id,
-                    "horizon": horizon,
-                    "limit": limit,
-                    **self._filter(),
-                },
-            )
-        )
-
-
-def count_affordable(events: Sequence[Event], recipients: QuerySet, most: int) -> int:
-    """Return how many of the events, at least one, have at most `most` recipients together.
-
-    `recipients`: rows with an organization. Each event may concern all of its organization.
-    """
-    own = recipients.filter(organization_id__in={event.organization_id for event in events})
-    costs = dict(own.order_by().values_list("organization_id").annotate(Count("pk")))
-    cost = 0
-    for number, event in enumerate(events):
-        cost += costs.get(event.organization_id, 0)
-        if cost > most and number:
-            return number
-    return len(events)
+    def _after(
+        self,
+        cursor: EventCursor,
+        horizon: int,
+        limit: int,
+        *,
+        organization_id: int | None = None,
+        but_of: Collection[int] = (),
+    ) -> list[Event]:
+        """Return the next events: those of one organization, or those of all but some."""
+        given = {
+            "xid": cursor.xid, "id": cursor.event_id, "horizon": horizon, "limit": limit,
+            "organization": organization_id, "but_of": list(but_of), **self._filter(),
+        }  # fmt: skip
+        return list(Event.objects.raw(_NEXT_OF_OTHERS if organization_id is None else _NEXT_OF_ONE, given))
 
 
 def _literal(text: str) -> str:
@@ -339,9 +431,9 @@ class EarlyReader:
         events_read: list[Event] = []
         if is_event_ready:
             with limit_lock_waits(LOOP_S), transaction.atomic():
-                cursor, _ = EventCursor.objects.select_for_update().get_or_create(name=self.reader.name)
+                EventCursor.objects.select_for_update().get_or_create(name=self.reader.name)
                 lock_waits.apply_limit()
-                events_read = self._beyond(cursor, floor, order)
+                events_read = self._beyond(floor, order)
                 handled = sum(self._handle(event) for event in events_read)
         if is_full_scan and len(events_read) < self.reader.batch:
             self._scanned_at = now
@@ -349,7 +441,7 @@ class EarlyReader:
         return handled
 
     def _peek(self, floor: int, order: str) -> tuple[tuple[int, int], int, bool]:
-        """Return the reader's position, the newest event's id, and whether there is an event to handle."""
+        """Return where the cursor that is furthest behind is, the newest id, and whether there is an event."""
         given = {"name": self.reader.name, "floor": floor, "kinds": list(self.reader.kinds or ())}
         given["taken"] = [*self._taken, *self._failed.keys()]
         statement = _EARLY_PEEK.format(order=order)
@@ -377,13 +469,12 @@ class EarlyReader:
             self._marks.popleft()
         return self._marks[0][1] if self._marks and self._marks[0][0] <= now - LOOK_BACK_S else 0
 
-    def _beyond(self, cursor: EventCursor, floor: int, order: str) -> list[Event]:
+    def _beyond(self, floor: int, order: str) -> list[Event]:
         return list(
             Event.objects.raw(
                 _EARLY.format(order=order),
                 {
-                    "xid": cursor.xid,
-                    "after": cursor.event_id,
+                    "name": self.reader.name,
                     "floor": floor,
                     "kinds": list(self.reader.kinds or ()),
                     "taken": [*self._taken, *self._failed.keys()],

@@ -11,6 +11,7 @@ from rq import Worker
 from dispatch.core import clock
 from dispatch.core.db import write_probe
 from dispatch.core.events import quarantine
+from dispatch.core.events.own_cursors import own_cursors
 from dispatch.core.events.readers import readers
 from dispatch.core.models import Leadership
 from dispatch.core.observability.metrics import gauge
@@ -97,6 +98,17 @@ def reader_lag() -> Samples:
     """Yield the lag in seconds by reader of this process."""
     for name, reader in readers.items():
         yield (name,), reader.lag_s()
+
+
+@gauge(
+    "dispatch_reader_separate_organizations",
+    "Organizations that a reader reads separately, because their events have too many recipients.",
+    ("reader",),
+)
+def separate_organizations() -> Samples:
+    """Yield the number of such organizations by reader."""
+    for name in readers:
+        yield (name,), float(len(own_cursors(name)))
 
 
 @gauge(

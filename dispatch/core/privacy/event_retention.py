@@ -11,9 +11,10 @@ from django.db import connection, transaction
 
 from dispatch.core import clock
 from dispatch.core.audit import chain
+from dispatch.core.events.own_cursors import lowest_cursor
 from dispatch.core.events.readers import readers
 from dispatch.core.languages import mark
-from dispatch.core.models import EventCursor, RememberedAnswer
+from dispatch.core.models import RememberedAnswer
 from dispatch.core.privacy import replay, retention
 
 EVENT_DAYS = 400
@@ -59,7 +60,7 @@ def delete_expired_events(organization_id: int, before: datetime, limit: int) ->
     the organization's period is shorter. The hash chain records that they are gone. While its end is not
     authentic, they are kept, and all others are deleted.
     """
-    first = _lowest_cursor()
+    first = lowest_cursor(readers)
     if first is None:
         return 0
     audit_before = min(before, _audit_horizon())
@@ -106,19 +107,13 @@ def delete_steps(subject_type: str, ids: Sequence[int], kinds: Sequence[str]) ->
 
 
 def _delete_of_subjects(subject_type: str, ids: Sequence[int], condition: str, **given: Any) -> int:
-    first = _lowest_cursor()
+    first = lowest_cursor(readers)
     if first is None or not ids:
         return 0
     given |= {"subject_type": subject_type, "ids": list(ids), "xid": first.xid, "id": first.event_id}
     with connection.cursor() as cursor:
         cursor.execute(_DELETE_OF_SUBJECTS + condition, given)
         return int(cursor.rowcount)
-
-
-def _lowest_cursor() -> EventCursor | None:
-    """Return the cursor of the reader that is furthest behind, or None if one has not read anything yet."""
-    cursors = EventCursor.objects.filter(name__in=list(readers)).order_by("xid", "event_id")
-    return cursors.first() if cursors.count() == len(readers) else None
 
 
 def _audit_horizon() -> datetime:

@@ -15,9 +15,9 @@ from django.db.models import Exists, Max, OuterRef, Q
 
 from dispatch.core import events
 from dispatch.core.api.problems import Conflict
-from dispatch.core.events import Actor
+from dispatch.core.events import Actor, own_cursors
 from dispatch.core.languages import gettext as _
-from dispatch.core.models import Event, EventCursor
+from dispatch.core.models import Event
 from dispatch.outbox.event_reader import READER, EventBody, body_of, is_wanted, message_of
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.rules import conditions
@@ -55,7 +55,7 @@ def find_missed(
     Events that the reader has not reached yet are not missed.
     """
     own = Event.objects.filter(organization_id=endpoint.organization_id).order_by()
-    found = own.filter(_of_types(endpoint.event_types), _read_already(), at__gte=since, pk__gt=after_id)
+    found = own.filter(_of_types(endpoint.event_types), _read_already(endpoint), at__gte=since, pk__gt=after_id)
     found = found.filter(pk__gte=first_id(own, "at", shift_time(since, -MARGIN)))
     if until is not None:
         found = found.filter(at__lt=until, pk__lt=first_id(own, "at", shift_time(until, MARGIN)))
@@ -137,7 +137,7 @@ def _of_types(event_types: Iterable[str]) -> Q:
     return of_types
 
 
-def _read_already() -> Q:
+def _read_already(endpoint: Endpoint) -> Q:
     """Return the condition that the outbox's reader has passed the event: later ones become messages anyway."""
-    cursor = EventCursor.objects.filter(name=READER.name).first() or EventCursor(name=READER.name)
+    cursor = own_cursors.position(READER.name, endpoint.organization_id)
     return Q(xid__lt=cursor.xid) | Q(xid=cursor.xid, pk__lte=cursor.event_id)
