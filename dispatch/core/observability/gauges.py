@@ -93,7 +93,11 @@ def database_rejects_writes() -> Samples:
     yield (), float(write_probe.find_fault() is not None)
 
 
-@gauge("dispatch_reader_lag_seconds", "Age of the oldest event that a reader has not applied.", ("reader",))
+@gauge(
+    "dispatch_reader_lag_seconds",
+    "Age of the oldest event that a reader has not applied, without organizations that it reads separately.",
+    ("reader",),
+)
 def reader_lag() -> Samples:
     """Yield the lag in seconds by reader of this process."""
     for name, reader in readers.items():
