@@ -10,7 +10,8 @@ from django.conf import settings
 
 from accounts.models import Membership
 from dispatch.core import clock
-from dispatch.core.events.readers import EarlyReader, EventReader
+from dispatch.core.events.early_reader import EarlyReader
+from dispatch.core.events.readers import EventReader
 from dispatch.core.runtime.loops import Loop, NothingSucceeded
 from notifications import heartbeat, rules
 from notifications.models import Channel

@@ -13,7 +13,8 @@ from django.db import transaction
 from accounts.models import Membership, Organization
 from dispatch.core import clock, events
 from dispatch.core.events import own_cursors, readers
-from dispatch.core.events.readers import EarlyReader, EventReader
+from dispatch.core.events.early_reader import EarlyReader
+from dispatch.core.events.readers import EventReader
 from dispatch.core.models import Event, EventCursor
 from dispatch.core.privacy.event_retention import delete_expired_events
 from tests.core.horizon import all_readable

@@ -7,7 +7,7 @@ from django.db import connection, transaction
 
 from dispatch.core import clock
 from dispatch.core.db import prepared
-from dispatch.core.events import readers
+from dispatch.core.events import early_reader, readers
 from dispatch.core.models import EventCursor
 from tests.support.plans import explain_rows_read, forget_statistics
 
@@ -37,7 +37,7 @@ def last() -> int:
 def rows_read(last: int) -> list[float]:
     """Return how many rows an early reader's two looks and a durable reader's look read."""
     given = {"name": "test", "kinds": ["job.1"], "taken": [1, 2], "floor": 0}
-    full, recent = (readers._EARLY_PEEK.format(order=readers._EARLY_ORDER[is_full]) for is_full in (True, False))
+    full, recent = (early_reader.PEEK.format(order=early_reader.ORDER[is_full]) for is_full in (True, False))
     filters = {"kinds": ["job.1"], "without": [], "but": [], "subjects": None}
     with transaction.atomic(), prepared.index_plans():
         durable = explain_rows_read(readers._PEEK, {"name": "test", "now": clock.now(), **filters})
