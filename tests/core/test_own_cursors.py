@@ -12,10 +12,10 @@ from django.db import transaction
 
 from accounts.models import Membership, Organization
 from dispatch.core import clock, events
-from dispatch.core.events import own_cursors, readers
+from dispatch.core.events import own_cursors, quarantine, readers
 from dispatch.core.events.early_reader import EarlyReader
 from dispatch.core.events.readers import EventReader
-from dispatch.core.models import Event, EventCursor
+from dispatch.core.models import Event, EventCursor, FailedEvent
 from dispatch.core.privacy.event_retention import delete_expired_events
 from tests.core.horizon import all_readable
 from tests.support import factories
@@ -171,3 +171,36 @@ def test_events_that_wait_for_a_large_organization_are_not_deleted() -> None:
     assert own_cursors.position("test", large.pk).name == "test"
     delete_expired_events(large.pk, clock.now() + timedelta(days=1), 100)
     assert own.count() <= 1
+
+
+def test_an_organization_whose_every_event_fails_does_not_stop_the_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quarantine, "MAX_KEPT_OF_ONE", 3)
+    monkeypatch.setattr(quarantine, "MAX_KEPT", 8)
+    bad, good = organization_with(1), organization_with(1)
+    handled: list[tuple[int, int]] = []
+    is_broken = True
+
+    def handle(found: list[Event]) -> None:
+        if is_broken and any(event.organization_id == bad.pk for event in found):
+            raise ValueError("poison")
+        handled.extend((event.organization_id, event.subject_id) for event in found)
+
+    reader = EventReader("test", handle)
+    for subject in range(4):
+        append(bad, subject)
+    all_readable()
+    reader.step()
+    for subject in range(4, 14):
+        append(bad, subject)
+        append(good, subject)
+    all_readable()
+    for _ in range(4):
+        reader.step()
+    assert handled == [(good.pk, subject) for subject in range(4, 14)]
+    assert FailedEvent.objects.count() == 4, "no more of its events are read"
+    is_broken = False
+    for _ in range(4):
+        clock.travel(700)
+        reader.step()
+    assert sorted(subject for pk, subject in handled if pk == bad.pk) == list(range(14))
+    assert list(EventCursor.objects.values_list("name", flat=True)) == ["test"]

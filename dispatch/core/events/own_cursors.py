@@ -4,6 +4,8 @@ A reader handles the events of all organizations in order. If those of one organ
 transactions, because they have very many recipients, the reader leaves them out from there on, and reads them from
 a second cursor: in each step one batch, of one such organization. When both cursors have reached the end of the
 log, the second one is deleted. The order within each organization stays.
+
+An organization of which very many events have failed gets such a cursor as well, which does not move meanwhile.
 """
 
 from __future__ import annotations

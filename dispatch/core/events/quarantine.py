@@ -14,7 +14,7 @@ from typing import Any
 
 import structlog
 from django.db import connection, transaction
-from django.db.models import Exists, OuterRef, Q, QuerySet
+from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from dispatch.core import clock
 from dispatch.core.db.errors import is_database_away, is_lock_timeout
@@ -27,6 +27,8 @@ MAX_ATTEMPTS = 5
 FIRST_RETRY_S, MAX_RETRY_S = 2.0, 600.0
 # A reader with this number of failed and held events stops instead of continuing: everything fails.
 MAX_KEPT = 10_000
+# With this number of one organization, the reader stops for it alone.
+MAX_KEPT_OF_ONE = 1000
 # After this number of lock timeouts in one step, the rest waits for the next step.
 MAX_LOCK_TIMEOUTS = 8
 # How many failed events one step retries, and how many events held behind each.
@@ -122,6 +124,13 @@ def retry_due(reader: str, handle: Handle) -> int:
                 following = _first_of_each_key(reader).filter(key=row.key)
                 FailedEvent.objects.filter(pk__in=list(following.values("pk"))).update(next_attempt_at=clock.now())
     return handled
+
+
+def stopped_organizations(reader: str) -> set[int]:
+    """Return the organizations with MAX_KEPT_OF_ONE failed events: the reader must not read more of them."""
+    rows = FailedEvent.objects.filter(reader=reader).order_by().values("organization_id")
+    crowded = rows.annotate(kept=Count("pk")).filter(kept__gte=MAX_KEPT_OF_ONE)
+    return set(crowded.values_list("organization_id", flat=True))
 
 
 def has_due(reader: str) -> bool:

@@ -112,7 +112,8 @@ class EventReader:
 
     `recipients` selects rows of organizations: each event may concern all of its organization. One transaction
     handles events with at most `most()` recipients together. An organization whose events in a batch alone have
-    more is read separately (`own_cursors`).
+    more is read separately (`own_cursors`), as is one of which very many events have failed: no more of its events
+    are read until some are handled or discarded.
     """
 
     def __init__(
@@ -157,7 +158,7 @@ class EventReader:
             cursor = EventCursor.objects.select_for_update().get(name=self.name)
             lock_waits.apply_limit()
             limit = self._horizon()
-            read = self._after(cursor, limit, self.batch, but_of=own_cursors.own_cursors(self.name))
+            read = self._after(cursor, limit, self.batch, but_of=self._separate_organizations(cursor))
             costs = self._costs(read)
             others = self._leave_out_expensive(read, costs, cursor)
             events = others[: self._count_affordable(others, costs)]
@@ -181,8 +182,9 @@ class EventReader:
             cursor = EventCursor.objects.select_for_update().get(name=self.name)
             lock_waits.apply_limit()
             known = own_cursors.own_cursors(self.name)
+            stopped = quarantine.stopped_organizations(self.name)
             limit = self._horizon()  # for all of them: what one has read, no other may pass over
-            left = list(known)
+            left = [organization_id for organization_id in known if organization_id not in stopped]
             done = 0
             while left and not done:
                 done = self._apply_own(left.pop(0), known, cursor, limit)
@@ -217,6 +219,15 @@ class EventReader:
         own.delete()
         log.info("organization_read_with_others", reader=self.name, organization=organization_id)
         return done
+
+    def _separate_organizations(self, cursor: EventCursor) -> set[int]:
+        """Return the organizations with their own cursor. One for which the reader stops gets it now."""
+        known = set(own_cursors.own_cursors(self.name))
+        stopped = quarantine.stopped_organizations(self.name)
+        for organization_id in sorted(stopped - known):
+            own_cursors.begin(self.name, organization_id, cursor)
+            log.error("reader_stopped_for_organization", reader=self.name, organization=organization_id)
+        return known | stopped
 
     def _leave_out_expensive(
         self, read: Sequence[Event], costs: Mapping[int, int], cursor: EventCursor
