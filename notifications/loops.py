@@ -27,8 +27,8 @@ reader = EventReader(
     "notifications",
     notifications.handle,
     rules.KINDS,
-    recipients=Membership.objects.all,
-    most=lambda: notifications.MAX_NOTIFICATIONS,
+    recipients=Membership.objects.all(),
+    most=notifications.MAX_NOTIFICATIONS,
 )
 early = EarlyReader(reader, notifications.handle_early)
 SOONEST_S = 0.05

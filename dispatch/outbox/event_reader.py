@@ -127,6 +127,6 @@ READER = EventReader(
     without=("message",),
     but=ABOUT_FAILURES,
     key=_key,
-    recipients=lambda: Endpoint.objects.exclude(event_types=[]),
-    most=lambda: MAX_MESSAGES,
+    recipients=Endpoint.objects.exclude(event_types=[]),
+    most=MAX_MESSAGES,
 )

@@ -31,7 +31,7 @@ class Reading:
         self.handled: list[Event] = []
         self.failures = 0
         self.reader = EventReader(
-            "test", self._handle, recipients=Membership.objects.all, most=lambda: MOST, batch=batch
+            "test", self._handle, recipients=Membership.objects.all(), most=MOST, batch=batch
         )
 
     def _handle(self, found: list[Event]) -> None:
@@ -136,7 +136,7 @@ def test_urgent_events_of_a_large_organization_do_not_wait_for_its_others() -> N
     large = organization_with(9)
     handled: list[Event] = []
     kinds = ("job.created", "job.pending")
-    reader = EventReader("test", handled.extend, kinds, recipients=Membership.objects.all, most=lambda: MOST)
+    reader = EventReader("test", handled.extend, kinds, recipients=Membership.objects.all(), most=MOST)
     urgent: list[int] = []
     early = EarlyReader(reader, lambda event: urgent.append(event.subject_id))
     for subject in range(4):

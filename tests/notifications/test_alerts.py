@@ -72,7 +72,7 @@ def test_every_dispatcher_is_alerted_on_duty_or_not(ours):
 
 def test_many_members_are_notified_in_several_transactions(ours, monkeypatch):
     """One transaction for all of them would hold up everybody's notifications."""
-    monkeypatch.setattr(notifications, "MAX_NOTIFICATIONS", 5)
+    monkeypatch.setattr(loops.reader, "most", 5)
     assert Membership.objects.of(ours.organization.pk).count() == 2
     notify()
     told_before = Notification.objects.count()

@@ -210,7 +210,7 @@ def test_organization_with_very_many_endpoints_gets_its_messages_in_several_tran
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One transaction with all of them would use all memory. The events of others do not wait for them."""
-    monkeypatch.setattr(event_reader, "MAX_MESSAGES", 6)
+    monkeypatch.setattr(event_reader.READER, "most", 6)
     for number in range(4):
         world.endpoint(f"all {number}", event_types=["*"])
     theirs = factories.organization()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 import structlog
 from django.db import transaction
@@ -98,8 +99,7 @@ class EarlyReader:
 
     def _peek(self, floor: int, order: str) -> tuple[tuple[int, int], int, bool]:
         """Return where the cursor that is furthest behind is, the newest id, and whether there is an event."""
-        given = {"name": self.reader.name, "floor": floor, "kinds": list(self.reader.kinds or ())}
-        given["taken"] = [*self._taken, *self._failed.keys()]
+        given = self._parameters(floor)
         statement = PEEK.format(order=order)
         rows = prepared.fetch_by_index(statement, given)
         if not rows:
@@ -126,15 +126,11 @@ class EarlyReader:
         return self._marks[0][1] if self._marks and self._marks[0][0] <= now - LOOK_BACK_S else 0
 
     def _beyond(self, floor: int, order: str) -> list[Event]:
-        return list(
-            Event.objects.raw(
-                _NEXT.format(order=order),
-                {
-                    "name": self.reader.name,
-                    "floor": floor,
-                    "kinds": list(self.reader.kinds or ()),
-                    "taken": [*self._taken, *self._failed.keys()],
-                    "limit": self.reader.batch,
-                },
-            )
-        )
+        given = {**self._parameters(floor), "limit": self.reader.batch}
+        return list(Event.objects.raw(_NEXT.format(order=order), given))
+
+    def _parameters(self, floor: int) -> dict[str, Any]:
+        return {
+            "name": self.reader.name, "floor": floor, "kinds": list(self.reader.kinds or ()),
+            "taken": [*self._taken, *self._failed.keys()],
+        }  # fmt: skip

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import structlog
@@ -27,11 +28,13 @@ from dispatch.core.observability import metrics
 log = structlog.get_logger(__name__)
 
 # Whether a reader has anything to do, in one statement: its position, the horizon, whether one of its failed
-# events is due, whether an event that it wants is readable, and whether an organization has its own cursor.
+# events is due, whether an event that it wants is readable, and whether any has failed, or an organization has its
+# own cursor.
 _PEEK = """
 SELECT c.xid, c.event_id, h.xid,
        EXISTS (SELECT FROM core_failedevent f WHERE f.reader = c.name AND f.next_attempt_at <= %(now)s),
        next.id IS NOT NULL,
+       EXISTS (SELECT FROM core_failedevent f WHERE f.reader = c.name),
        EXISTS (SELECT FROM core_eventcursor o WHERE starts_with(o.name, c.name || ':'))
 FROM core_eventcursor c
 CROSS JOIN (SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint AS xid) h
@@ -66,9 +69,12 @@ WHERE (xid, id) > (%(xid)s, %(id)s) AND xid < %(horizon)s AND (%(kinds)s::text[]
   AND {organizations}
 ORDER BY xid, id LIMIT %(limit)s
 """
-# The events of one organization, or those of all but some.
+# The events of one organization, or those of all without their own cursor.
 _NEXT_OF_ONE = _NEXT.format(organizations="organization_id = %(organization)s")
-_NEXT_OF_OTHERS = _NEXT.format(organizations="organization_id <> ALL(%(but_of)s::bigint[])")
+_NEXT_OF_OTHERS = _NEXT.format(
+    organizations="""organization_id <> ALL(ARRAY(
+      SELECT split_part(name, ':', 2)::bigint FROM core_eventcursor WHERE starts_with(name, %(name)s || ':')))"""
+)
 # Positions each reader, by id, right before the first event that it has not applied, or after all events.
 _AFTER_RESTORE = """
 UPDATE core_eventcursor AS c SET xid = 0, event_id = COALESCE(
@@ -97,6 +103,7 @@ class _Peek(NamedTuple):
     horizon: int
     is_retry_due: bool
     is_event_ready: bool
+    has_failed_events: bool
     has_own_cursors: bool
 
 
@@ -111,7 +118,7 @@ class EventReader:
     `subjects` None means all; otherwise events about other types of subjects are skipped.
 
     `recipients` selects rows of organizations: each event may concern all of its organization. One transaction
-    handles events with at most `most()` recipients together. An organization whose events in a batch alone have
+    handles events with at most `most` recipients together. An organization whose events in a batch alone have
     more is read separately (`own_cursors`), as is one of which very many events have failed: no more of its events
     are read until some are handled or discarded.
     """
@@ -127,11 +134,11 @@ class EventReader:
         subjects: tuple[str, ...] | None = None,
         batch: int = 200,
         key: Callable[[Event], str] | None = None,
-        recipients: Callable[[], QuerySet] | None = None,
-        most: Callable[[], int] | None = None,
+        recipients: QuerySet | None = None,
+        most: int = 0,
     ) -> None:
         self.name, self.handle, self.kinds, self.batch, self.key = name, handle, kinds, batch, key
-        self._recipients, self._most = recipients, most
+        self.recipients, self.most = recipients, most
         self.has_more = False  # whether the last `step` has left events that it could have applied
         self.without, self.but, self.subjects = without, but, subjects
         self._reported_at: float | None = None
@@ -153,12 +160,11 @@ class EventReader:
         if not found.is_event_ready and found.horizon - found.xid < IDLE_STRIDE:
             self._report_lag()
             return retried
-        with limit_lock_waits(LOOP_S), transaction.atomic():
-            # The holder of this row's lock reads; a second process waits here and then finds nothing left.
-            cursor = EventCursor.objects.select_for_update().get(name=self.name)
-            lock_waits.apply_limit()
+        with self._locked_cursor() as cursor:
+            if found.has_failed_events:
+                self._leave_out_stopped(cursor)
             limit = self._horizon()
-            read = self._after(cursor, limit, self.batch, but_of=self._separate_organizations(cursor))
+            read = self._after(cursor, limit, self.batch)
             costs = self._costs(read)
             others = self._leave_out_expensive(read, costs, cursor)
             events = others[: self._count_affordable(others, costs)]
@@ -178,28 +184,24 @@ class EventReader:
 
     def _step_of_one(self) -> int:
         """Apply one batch of an organization with its own cursor, and return how many events."""
-        with limit_lock_waits(LOOP_S), transaction.atomic():
-            cursor = EventCursor.objects.select_for_update().get(name=self.name)
-            lock_waits.apply_limit()
+        with self._locked_cursor() as cursor:
             known = own_cursors.own_cursors(self.name)
             stopped = quarantine.stopped_organizations(self.name)
             limit = self._horizon()  # for all of them: what one has read, no other may pass over
             left = [organization_id for organization_id in known if organization_id not in stopped]
             done = 0
             while left and not done:
-                done = self._apply_own(left.pop(0), known, cursor, limit)
+                organization_id = left.pop(0)
+                done = self._apply_own(organization_id, known[organization_id], cursor, limit)
             self.has_more |= bool(left)
         metrics.events_read.labels(self.name).inc(done)
         return done
 
-    def _apply_own(
-        self, organization_id: int, known: Mapping[int, EventCursor], cursor: EventCursor, limit: int
-    ) -> int:
+    def _apply_own(self, organization_id: int, own: EventCursor, cursor: EventCursor, limit: int) -> int:
         """Apply the next events of one organization, and return how many.
 
         When both cursors are at the end of the log, the organization is read with the others again.
         """
-        own = known[organization_id]
         read = self._after(own, limit, self.batch, organization_id=organization_id)
         events = read[: self._count_affordable(read, self._costs(read))]
         done = quarantine.apply(self.name, events, self.handle, self.key) if events else 0
@@ -211,7 +213,7 @@ class EventReader:
             self.has_more |= done == len(events)
             return done
         own.xid = limit - 1
-        if self._after(cursor, limit, 1, but_of=known):
+        if self._after(cursor, limit, 1):
             own.save()
             return done
         cursor.xid, cursor.event_id = limit - 1, max(cursor.event_id, own.event_id)
@@ -220,14 +222,12 @@ class EventReader:
         log.info("organization_read_with_others", reader=self.name, organization=organization_id)
         return done
 
-    def _separate_organizations(self, cursor: EventCursor) -> set[int]:
-        """Return the organizations with their own cursor. One for which the reader stops gets it now."""
-        known = set(own_cursors.own_cursors(self.name))
+    def _leave_out_stopped(self, cursor: EventCursor) -> None:
+        """Give each organization of which too many events have failed its own cursor."""
         stopped = quarantine.stopped_organizations(self.name)
-        for organization_id in sorted(stopped - known):
+        for organization_id in sorted(stopped - own_cursors.own_cursors(self.name).keys()):
             own_cursors.begin(self.name, organization_id, cursor)
             log.error("reader_stopped_for_organization", reader=self.name, organization=organization_id)
-        return known | stopped
 
     def _leave_out_expensive(
         self, read: Sequence[Event], costs: Mapping[int, int], cursor: EventCursor
@@ -236,7 +236,7 @@ class EventReader:
         totals: Counter[int] = Counter()
         for event in read:
             totals[event.organization_id] += costs.get(event.organization_id, 0)
-        expensive = {pk for pk, cost in totals.items() if self._most is not None and cost > self._most()}
+        expensive = {pk for pk, cost in totals.items() if cost > self.most}
         for organization_id in sorted(expensive):
             own_cursors.begin(self.name, organization_id, cursor)
             log.info(
@@ -250,15 +250,15 @@ class EventReader:
         total = 0
         for number, event in enumerate(events):
             total += costs.get(event.organization_id, 0)
-            if number and self._most is not None and total > self._most():
+            if number and total > self.most:
                 return number
         return len(events)
 
     def _costs(self, events: Sequence[Event]) -> dict[int, int]:
         """Return how many recipients an event of each organization may have, if that matters."""
-        if self._recipients is None or not events:
+        if self.recipients is None or not events:
             return {}
-        own = self._recipients().filter(organization_id__in={event.organization_id for event in events})
+        own = self.recipients.filter(organization_id__in={event.organization_id for event in events})
         return dict(own.order_by().values_list("organization_id").annotate(Count("pk")))
 
     def is_due(self) -> str:
@@ -278,9 +278,7 @@ class EventReader:
     def _retry_failed(self) -> int:
         if not quarantine.has_due(self.name):
             return 0
-        with limit_lock_waits(LOOP_S), transaction.atomic():
-            EventCursor.objects.select_for_update().get(name=self.name)
-            lock_waits.apply_limit()
+        with self._locked_cursor():
             return quarantine.retry_due(self.name, self.handle)
 
     def lag_s(self) -> float:
@@ -335,24 +333,26 @@ class EventReader:
             "subjects": list(self.subjects) if self.subjects is not None else None,
         }
 
+    @contextmanager
+    def _locked_cursor(self) -> Iterator[EventCursor]:
+        """Open a transaction in which only this process reads. A second one waits, and then finds nothing left."""
+        with limit_lock_waits(LOOP_S), transaction.atomic():
+            cursor = EventCursor.objects.select_for_update().get(name=self.name)
+            lock_waits.apply_limit()
+            yield cursor
+
     def _horizon(self) -> int:
         with connection.cursor() as sql:
             sql.execute(_HORIZON)
             return int(sql.fetchone()[0])
 
     def _after(
-        self,
-        cursor: EventCursor,
-        horizon: int,
-        limit: int,
-        *,
-        organization_id: int | None = None,
-        but_of: Collection[int] = (),
+        self, cursor: EventCursor, horizon: int, limit: int, *, organization_id: int | None = None
     ) -> list[Event]:
-        """Return the next events: those of one organization, or those of all but some."""
+        """Return the next events: those of one organization, or those of all without their own cursor."""
         given = {
             "xid": cursor.xid, "id": cursor.event_id, "horizon": horizon, "limit": limit,
-            "organization": organization_id, "but_of": list(but_of), **self._filter(),
+            "organization": organization_id, "name": self.name, **self._filter(),
         }  # fmt: skip
         return list(Event.objects.raw(_NEXT_OF_OTHERS if organization_id is None else _NEXT_OF_ONE, given))
 
