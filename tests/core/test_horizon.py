@@ -85,7 +85,7 @@ def test_a_waiting_reader_logs_the_holder_once_in_a_while() -> None:
         pass
     with held_horizon() as pid:
         waiting_event()
-        loops.reader._reported_at = None
+        loops.reader._reported_at = loops.reader._measured_at = None
         with structlog.testing.capture_logs() as logs:
             for _ in range(3):
                 loops.reader.step()
