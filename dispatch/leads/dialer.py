@@ -277,20 +277,25 @@ class Dialer:
     # --- Requesting
 
     async def _request_due(self, requests: Sequence[CallToRequest], accounts: dict[int, ProviderAccount]) -> None:
-        """Check the calls with one query, and request each. If that fails, each is checked alone."""
+        """Check the calls with one query, and request each. If it fails, each is checked alone."""
         fault_injection.crash_point("leads.ask.before")
         ids = [request.call_id for request in requests]
         try:
             cancelled = await self._cancel_checker.run(lambda: telephony.cancelled(ids))
         except Exception as error:
             log.warning("lead_calls_not_checked", calls=len(ids), error=str(error).strip())
-            cancelled = [await self._is_cancelled(call_id) for call_id in ids]
+            for request in requests:
+                self._spawn(self._check_and_request(request, accounts[request.call.account_id]))
+            return
         for request, is_cancelled in zip(requests, cancelled, strict=True):
             self._spawn(self._request_call(request, accounts[request.call.account_id], is_cancelled))
 
     async def _request_at_its_turn(self, request: CallToRequest, account: ProviderAccount) -> None:
         await asyncio.sleep(_seconds_until(request.turn_at) - CHECKED_BEFORE_S)
         fault_injection.crash_point("leads.ask.before")
+        await self._check_and_request(request, account)
+
+    async def _check_and_request(self, request: CallToRequest, account: ProviderAccount) -> None:
         await self._request_call(request, account, await self._is_cancelled(request.call_id))
 
     async def _request_call(self, request: CallToRequest, account: ProviderAccount, is_cancelled: bool) -> None:

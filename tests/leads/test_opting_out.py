@@ -142,7 +142,7 @@ def test_an_opt_out_is_noticed_if_the_calls_of_a_batch_cannot_be_checked_togethe
         floor.start()
         wait_until(lambda: Call.objects.filter(ended_at=None, sid__isnull=False, to_phone=BOB).exists())
         wait_until(lambda: floor.status(ann) != "processing")
-    assert checks == [2, 1, 1]
+    assert checks == [2, 2, 1, 1], "for the batch, then by the calls themselves"
     assert sim.creates_to(ANN) == 0
     assert floor.status(bob) == "processing"
 
