@@ -109,10 +109,8 @@ class PermissionCache:
 
     def __call__(self, now: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> Permission:
         cached = self._known.get((zones, bounds))
-        if cached is not None:
-            since, permission = cached
-            if since <= now and permission.until is not None and now < permission.until:
-                return permission
+        if cached is not None and _is_valid(*cached, now):
+            return cached[1]
         permission = calling_permission(now, zones, bounds)
         if len(self._known) >= self.KEPT:
             self._known.clear()
@@ -130,13 +128,16 @@ class LocalHours:
 
     def permission(self, at: datetime) -> Permission:
         """Return whether a lead in the place may be called at that moment, as `calling_permission` does."""
-        if self._last is not None:
-            since, permission = self._last
-            if since <= at and permission.until is not None and at < permission.until:
-                return permission
+        if self._last is not None and _is_valid(*self._last, at):
+            return self._last[1]
         permission = self._permissions(at, self.zones, self.bounds)
         self._last = (at, permission)
         return permission
+
+
+def _is_valid(since: datetime, permission: Permission, at: datetime) -> bool:
+    """Return whether a permission that was determined for `since` is valid at that moment."""
+    return permission.until is not None and since <= at < permission.until
 
 
 def _closed(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> tuple[str, str, bool] | None:
