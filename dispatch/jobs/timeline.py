@@ -302,17 +302,24 @@ class Entry:
 
 def load_timeline(job: Job) -> list[Entry]:
     """Return the last MAX_ENTRIES entries of the job's history, oldest first."""
-    offers = [offer.pk for offer in job.offers.all()]
-    notices = [notice.pk for notice in job.notices.all()]
+    offers = [offer.pk for offer in job.offers.all()][-MAX_ENTRIES:]  # often loaded before, and at most MAX_OFFERS
+    notices, customer_texts = (
+        list(rows.order_by("-id").values_list("pk", flat=True)[:MAX_ENTRIES])
+        for rows in (job.notices, job.customer_texts)
+    )
     about_them = Q(purpose="offer", subject_id__in=offers) | Q(purpose="job_news", subject_id__in=notices)
-    calls = Call.objects.filter(about_them, organization_id=job.organization_id).only("pk", "price", "price_unit")
-    to_customer = Q(purpose="customer", subject_id__in=list(job.customer_texts.values_list("pk", flat=True)))
+    calls = Call.objects.filter(about_them, organization_id=job.organization_id)
+    to_customer = Q(purpose="customer", subject_id__in=customer_texts)
     texts = Text.objects.filter(
         about_them | to_customer | Q(purpose="job", subject_id=job.pk),
         organization_id=job.organization_id,
         direction=Text.Direction.OUT,
-    ).only("pk", "price", "price_unit")
-    costs = {("call", call.pk): call.cost for call in calls} | {("text", text.pk): text.cost for text in texts}
+    )
+    costs = {
+        (kind, row.pk): row.cost
+        for kind, rows in (("call", calls), ("text", texts))
+        for row in rows.only("pk", "price", "price_unit").order_by("-id")[:MAX_ENTRIES]
+    }
     about = (
         Q(subject_type="submission", subject_id=job.submission_id)
         | Q(subject_type="offer", subject_id__in=offers)

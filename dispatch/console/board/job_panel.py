@@ -33,7 +33,7 @@ from dispatch.jobs.action_forms import (
     describe_consequence,
     perform_action,
 )
-from dispatch.jobs.models import Candidate, Job, Offer
+from dispatch.jobs.models import OPEN_NOTICES, Candidate, Job, Offer
 from dispatch.jobs.reasons import translate_reason
 from dispatch.jobs.rules import Action
 from dispatch.jobs.services.notices import describe_deferred
@@ -134,7 +134,7 @@ def handle_action(request: HttpRequest, job_id: int, action: str) -> HttpRespons
 
 def job_of(request: HttpRequest, job_id: int) -> Job:
     """Return the organization's job. Raise Http404 for a job of another organization."""
-    job: Job = get_object_or_404(with_card_data(request.organization).prefetch_related("notices"), pk=job_id)
+    job: Job = get_object_or_404(with_card_data(request.organization).prefetch_related(OPEN_NOTICES), pk=job_id)
     return job
 
 

@@ -15,7 +15,7 @@ from dispatch.core.languages import gettext as _
 from dispatch.core.languages import ngettext
 from dispatch.jobs import policies
 from dispatch.jobs.action_forms import allowed_actions
-from dispatch.jobs.models import Candidate, Job, Offer
+from dispatch.jobs.models import OPEN_NOTICES, Candidate, Job, Offer
 from dispatch.jobs.rules import Action
 from dispatch.technicians.map_outline import STALE_POSITION_S
 from dispatch.technicians.models import Technician
@@ -166,6 +166,6 @@ def _calls(data: MapData) -> list[dict[str, Any]]:
 
 
 def _open_jobs(organization: Organization, filters: Filters, most: int) -> list[Job]:
-    rows = with_card_data(organization).prefetch_related("notices")  # for `state_of` and `allowed_actions`
+    rows = with_card_data(organization).prefetch_related(OPEN_NOTICES)  # for `state_of` and `allowed_actions`
     open_jobs = rows.filter(status__in=[Job.Status.DISPATCHING, Job.Status.PENDING, Job.Status.ASSIGNED])
     return list(filters.apply(open_jobs).order_by("priority", "-id")[:most])

@@ -3092,83 +3092,84 @@ INSERT INTO public.django_migrations VALUES
 	(83, 'jobs', '0020_job_notes', now()),
 	(84, 'jobs', '0021_fewer_indexes', now()),
 	(85, 'jobs', '0022_references_of_few_jobs', now()),
-	(86, 'leads', '0001_initial', now()),
-	(87, 'leads', '0002_dry_runs_and_duplicates', now()),
-	(88, 'leads', '0003_dry_run_and_duplicate_indexes', now()),
-	(89, 'leads', '0004_language_and_voice', now()),
-	(90, 'leads', '0005_canceled_label', now()),
-	(91, 'leads', '0006_counters_of_leads', now()),
-	(92, 'leads', '0007_leads_in_the_long_run', now()),
-	(93, 'leads', '0008_branches_and_dispositions', now()),
-	(94, 'leads', '0009_index_of_campaign_pages', now()),
-	(95, 'leads', '0010_voice_agents_and_consents', now()),
-	(96, 'leads', '0011_recordings', now()),
-	(97, 'mfa', '0001_initial', now()),
-	(98, 'mfa', '0002_authenticator_timestamps', now()),
-	(99, 'mfa', '0003_authenticator_type_uniq', now()),
-	(100, 'notifications', '0001_initial', now()),
-	(101, 'notifications', '0002_returning_alerts', now()),
-	(102, 'notifications', '0003_channel_labels', now()),
-	(103, 'notifications', '0004_index_of_returning_alerts', now()),
-	(104, 'notifications', '0005_phone_confirmation', now()),
-	(105, 'notifications', '0006_chat_channels', now()),
-	(106, 'notifications', '0007_deliveries_in_turn', now()),
-	(107, 'notifications', '0008_push_p', now()),
-	(108, 'notifications', '0009_push_in_turn_p', now()),
-	(109, 'notifications', '0010_push_results', now()),
-	(110, 'notifications', '0011_push_of_endpoint', now()),
-	(111, 'notifications', '0012_push_withdrawals', now()),
-	(112, 'notifications', '0013_fewer_indexes', now()),
-	(113, 'outbox', '0001_initial', now()),
-	(114, 'outbox', '0002_target_failures', now()),
-	(115, 'outbox', '0003_order_and_health', now()),
-	(116, 'outbox', '0004_canceled_label', now()),
-	(117, 'outbox', '0005_message_order', now()),
-	(118, 'outbox', '0006_replay_and_public_ids', now()),
-	(119, 'outbox', '0007_open_messages', now()),
-	(120, 'outbox', '0008_holds_erasure_conditions', now()),
-	(121, 'outbox', '0009_catalog_portal_authentication', now()),
-	(122, 'outbox', '0010_direct_requests', now()),
-	(123, 'outbox', '0011_fewer_indexes', now()),
-	(124, 'schedules', '0001_initial', now()),
-	(125, 'schedules', '0002_run_ended_of_organization', now()),
-	(126, 'schedules', '0003_canceled_label', now()),
-	(127, 'schedules', '0004_overlap_jitter_cancellation', now()),
-	(128, 'schedules', '0005_stretches', now()),
-	(129, 'schedules', '0006_rules_payloads_and_deferrals', now()),
-	(130, 'schedules', '0007_concurrency_limits', now()),
-	(131, 'schedules', '0008_due_in_turn', now()),
-	(132, 'schedules', '0009_fewer_indexes', now()),
-	(133, 'sessions', '0001_initial', now()),
-	(134, 'socialaccount', '0001_initial', now()),
-	(135, 'socialaccount', '0002_token_max_lengths', now()),
-	(136, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(137, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(138, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(139, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(140, 'technicians', '0001_initial', now()),
-	(141, 'technicians', '0002_people', now()),
-	(142, 'technicians', '0003_language_and_voice', now()),
-	(143, 'technicians', '0004_planned_times_w', now()),
-	(144, 'telephony', '0001_initial', now()),
-	(145, 'telephony', '0002_callevent_next_action_at', now()),
-	(146, 'telephony', '0003_call_priority', now()),
-	(147, 'telephony', '0004_job_news', now()),
-	(148, 'telephony', '0005_people', now()),
-	(149, 'telephony', '0006_customer_texts', now()),
-	(150, 'telephony', '0007_answered_prompts', now()),
-	(151, 'telephony', '0008_prices_and_spend_caps', now()),
-	(152, 'telephony', '0009_hang_up_at', now()),
-	(153, 'telephony', '0010_indexes_of_prices', now()),
-	(154, 'telephony', '0011_currencies_of_caps', now()),
-	(155, 'telephony', '0012_customers_of_calls', now()),
-	(156, 'telephony', '0013_indexes_of_calls', now()),
-	(157, 'telephony', '0014_exchange_rates', now()),
-	(158, 'telephony', '0015_calls_and_texts_of_leads', now()),
-	(159, 'telephony', '0016_codes_for_phones', now()),
-	(160, 'telephony', '0017_unchecked_references', now()),
-	(161, 'telephony', '0018_fewer_indexes', now()),
-	(162, 'usersessions', '0001_initial', now());
+	(86, 'jobs', '0023_notices_of_a_job', now()),
+	(87, 'leads', '0001_initial', now()),
+	(88, 'leads', '0002_dry_runs_and_duplicates', now()),
+	(89, 'leads', '0003_dry_run_and_duplicate_indexes', now()),
+	(90, 'leads', '0004_language_and_voice', now()),
+	(91, 'leads', '0005_canceled_label', now()),
+	(92, 'leads', '0006_counters_of_leads', now()),
+	(93, 'leads', '0007_leads_in_the_long_run', now()),
+	(94, 'leads', '0008_branches_and_dispositions', now()),
+	(95, 'leads', '0009_index_of_campaign_pages', now()),
+	(96, 'leads', '0010_voice_agents_and_consents', now()),
+	(97, 'leads', '0011_recordings', now()),
+	(98, 'mfa', '0001_initial', now()),
+	(99, 'mfa', '0002_authenticator_timestamps', now()),
+	(100, 'mfa', '0003_authenticator_type_uniq', now()),
+	(101, 'notifications', '0001_initial', now()),
+	(102, 'notifications', '0002_returning_alerts', now()),
+	(103, 'notifications', '0003_channel_labels', now()),
+	(104, 'notifications', '0004_index_of_returning_alerts', now()),
+	(105, 'notifications', '0005_phone_confirmation', now()),
+	(106, 'notifications', '0006_chat_channels', now()),
+	(107, 'notifications', '0007_deliveries_in_turn', now()),
+	(108, 'notifications', '0008_push_p', now()),
+	(109, 'notifications', '0009_push_in_turn_p', now()),
+	(110, 'notifications', '0010_push_results', now()),
+	(111, 'notifications', '0011_push_of_endpoint', now()),
+	(112, 'notifications', '0012_push_withdrawals', now()),
+	(113, 'notifications', '0013_fewer_indexes', now()),
+	(114, 'outbox', '0001_initial', now()),
+	(115, 'outbox', '0002_target_failures', now()),
+	(116, 'outbox', '0003_order_and_health', now()),
+	(117, 'outbox', '0004_canceled_label', now()),
+	(118, 'outbox', '0005_message_order', now()),
+	(119, 'outbox', '0006_replay_and_public_ids', now()),
+	(120, 'outbox', '0007_open_messages', now()),
+	(121, 'outbox', '0008_holds_erasure_conditions', now()),
+	(122, 'outbox', '0009_catalog_portal_authentication', now()),
+	(123, 'outbox', '0010_direct_requests', now()),
+	(124, 'outbox', '0011_fewer_indexes', now()),
+	(125, 'schedules', '0001_initial', now()),
+	(126, 'schedules', '0002_run_ended_of_organization', now()),
+	(127, 'schedules', '0003_canceled_label', now()),
+	(128, 'schedules', '0004_overlap_jitter_cancellation', now()),
+	(129, 'schedules', '0005_stretches', now()),
+	(130, 'schedules', '0006_rules_payloads_and_deferrals', now()),
+	(131, 'schedules', '0007_concurrency_limits', now()),
+	(132, 'schedules', '0008_due_in_turn', now()),
+	(133, 'schedules', '0009_fewer_indexes', now()),
+	(134, 'sessions', '0001_initial', now()),
+	(135, 'socialaccount', '0001_initial', now()),
+	(136, 'socialaccount', '0002_token_max_lengths', now()),
+	(137, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(138, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(139, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(140, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(141, 'technicians', '0001_initial', now()),
+	(142, 'technicians', '0002_people', now()),
+	(143, 'technicians', '0003_language_and_voice', now()),
+	(144, 'technicians', '0004_planned_times_w', now()),
+	(145, 'telephony', '0001_initial', now()),
+	(146, 'telephony', '0002_callevent_next_action_at', now()),
+	(147, 'telephony', '0003_call_priority', now()),
+	(148, 'telephony', '0004_job_news', now()),
+	(149, 'telephony', '0005_people', now()),
+	(150, 'telephony', '0006_customer_texts', now()),
+	(151, 'telephony', '0007_answered_prompts', now()),
+	(152, 'telephony', '0008_prices_and_spend_caps', now()),
+	(153, 'telephony', '0009_hang_up_at', now()),
+	(154, 'telephony', '0010_indexes_of_prices', now()),
+	(155, 'telephony', '0011_currencies_of_caps', now()),
+	(156, 'telephony', '0012_customers_of_calls', now()),
+	(157, 'telephony', '0013_indexes_of_calls', now()),
+	(158, 'telephony', '0014_exchange_rates', now()),
+	(159, 'telephony', '0015_calls_and_texts_of_leads', now()),
+	(160, 'telephony', '0016_codes_for_phones', now()),
+	(161, 'telephony', '0017_unchecked_references', now()),
+	(162, 'telephony', '0018_fewer_indexes', now()),
+	(163, 'usersessions', '0001_initial', now());
 
 INSERT INTO public.leads_callingrule VALUES
 	(1, 'US', '', 'United States', '{0,1,2,3,4,5,6}', '08:00:00', '21:00:00', false, NULL, NULL, '47 CFR 64.1200(c)(1)'),
@@ -3178,7 +3179,7 @@ INSERT INTO public.leads_callingrule VALUES
 	(5, 'US', 'TX', 'Texas', '{0,1,2,3,4,5}', '09:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051'),
 	(6, 'US', 'TX', 'Texas', '{6}', '12:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051');
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 162, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 163, true);
 
 SELECT pg_catalog.setval('public.leads_callingrule_id_seq', 6, true);
 
@@ -4136,8 +4137,6 @@ CREATE INDEX jobs_submission_api_key_id_3b45d291 ON public.jobs_submission USING
 
 CREATE INDEX jobs_submission_service_type_id_cafacf69 ON public.jobs_submission USING btree (service_type_id);
 
-CREATE INDEX jobs_techniciannotice_job_id_2e215748 ON public.jobs_techniciannotice USING btree (job_id);
-
 CREATE INDEX jobs_techniciannotice_organization_id_992d1061 ON public.jobs_techniciannotice USING btree (organization_id);
 
 CREATE INDEX jobs_techniciannotice_technician_id_cac8bbe1 ON public.jobs_techniciannotice USING btree (technician_id);
@@ -4235,6 +4234,8 @@ CREATE INDEX message_stale ON public.outbox_message USING btree (queued_at) WHER
 CREATE INDEX message_webhook_id ON public.outbox_message USING btree (webhook_id) WHERE (webhook_id IS NOT NULL);
 
 CREATE INDEX mfa_authenticator_user_id_0c3a50c0 ON public.mfa_authenticator USING btree (user_id);
+
+CREATE INDEX notice_of_job ON public.jobs_techniciannotice USING btree (job_id, id);
 
 CREATE INDEX notice_of_text ON public.jobs_techniciannotice USING btree (text_id) WHERE (text_id IS NOT NULL);
 
@@ -4345,6 +4346,8 @@ CREATE UNIQUE INDEX one_user_per_email ON public.accounts_user USING btree (lowe
 CREATE UNIQUE INDEX one_valid_consent ON public.leads_consent USING btree (organization_id, phone, purpose) WHERE ((withdrawn_at IS NULL) AND (NOT ((phone)::text = ''::text)));
 
 CREATE UNIQUE INDEX one_view_per_name ON public.accounts_savedview USING btree (organization_id, owner_id, lower((name)::text)) WHERE (owner_id IS NOT NULL);
+
+CREATE INDEX open_notice_of_job ON public.jobs_techniciannotice USING btree (job_id) WHERE ((status)::text = ANY ((ARRAY['sending'::character varying, 'unreached'::character varying])::text[]));
 
 CREATE INDEX outbox_attempt_message_id_0c8082e0 ON public.outbox_attempt USING btree (message_id);
 

@@ -51,7 +51,7 @@ from dispatch.jobs.api.serializers import (
     WriteNoteSerializer,
     accepted_body,
 )
-from dispatch.jobs.models import Job, JobNote, Priority, Submission
+from dispatch.jobs.models import OPEN_NOTICES, Job, JobNote, Priority, Submission
 from dispatch.jobs.models.notes import notes_endpoint
 from dispatch.jobs.services import notes, threads
 from dispatch.technicians.models import Technician
@@ -197,11 +197,9 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
 
     def get_queryset(self) -> QuerySet:
         jobs = super().get_queryset()
-        return (
-            jobs
-            if self.action == "list"
-            else jobs.prefetch_related("candidates__technician", "offers__technician", "notices")
-        )
+        if self.action == "list":
+            return jobs
+        return jobs.prefetch_related(OPEN_NOTICES, "candidates__technician", "offers__technician")
 
     @property
     def _pk(self) -> int:

@@ -8,9 +8,10 @@ from dispatch.jobs.models.customer_texts import CustomerText, CustomerTextKind, 
 from dispatch.jobs.models.jobs import OVERDUE, Candidate, Job, JobQuerySet, Offer, Priority, Submission
 from dispatch.jobs.models.notes import JobNote
 from dispatch.jobs.models.policies import DispatchPolicy, PublicForm, ServiceType
-from dispatch.jobs.models.threads import JobText, TechnicianNotice
+from dispatch.jobs.models.threads import OPEN_NOTICES, JobText, TechnicianNotice
 
 __all__ = [
+    "OPEN_NOTICES",
     "OVERDUE",
     "Candidate",
     "CustomerText",

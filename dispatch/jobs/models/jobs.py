@@ -17,7 +17,7 @@ from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.languages import gettext, mark
 from dispatch.jobs.models.policies import ServiceType
-from dispatch.jobs.models.threads import JobText
+from dispatch.jobs.models.threads import JobText, TechnicianNotice
 from dispatch.jobs.rules import duplicates
 from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.technicians.models import Technician
@@ -373,7 +373,10 @@ class Job(WithWindow, OwnedModelWithoutIndex):
     @property
     def has_uninformed_technician(self) -> bool:
         """Whether a technician could not be notified of a change of this job, or only after quiet hours."""
-        return any(notice.status == "unreached" or notice.is_deferred for notice in self.notices.all())
+        notices = getattr(self, "open_notices", None)
+        if notices is None:
+            notices = self.notices.filter(TechnicianNotice.IS_OPEN)
+        return any(notice.status == "unreached" or notice.is_deferred for notice in notices)
 
 
 class Candidate(OwnedModel):

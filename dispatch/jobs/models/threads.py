@@ -1,7 +1,9 @@
 """Models of what is exchanged with technicians about a job: the texts of its thread, and notices of changes."""
 
+from typing import ClassVar
+
 from django.db import models
-from django.db.models import Q
+from django.db.models import Prefetch, Q
 
 from accounts.scoping import OwnedModel
 from dispatch.core import clock
@@ -54,7 +56,10 @@ class TechnicianNotice(OwnedModel):
         UNREACHED = "unreached", "Not reached"
         SUPERSEDED = "superseded", "No longer needed"
 
-    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="notices")
+    # The notices that are not settled, or reached nobody. A job that changes often has many others.
+    IS_OPEN: ClassVar[Q] = Q(status__in=(Status.SENDING, Status.UNREACHED))
+
+    job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="notices", db_index=False)
     technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+")
     news = models.CharField(max_length=16, choices=News)
     status = models.CharField(max_length=16, choices=Status, default=Status.SENDING)
@@ -84,6 +89,10 @@ class TechnicianNotice(OwnedModel):
                 fields=["next_action_at"], condition=Q(next_action_at__isnull=False), name="notice_to_advance"
             ),
             models.Index(fields=["text_id"], condition=Q(text_id__isnull=False), name="notice_of_text"),
+            models.Index(fields=["job", "id"], name="notice_of_job"),
+            models.Index(
+                fields=["job"], condition=Q(status__in=("sending", "unreached")), name="open_notice_of_job"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -93,3 +102,9 @@ class TechnicianNotice(OwnedModel):
     def is_deferred(self) -> bool:
         """Whether the notice waits for the end of quiet hours."""
         return self.status == self.Status.SENDING and self.deferred_until is not None
+
+
+# `Job.objects.prefetch_related(OPEN_NOTICES)` loads what `Job.has_uninformed_technician` asks for.
+OPEN_NOTICES = Prefetch(
+    "notices", TechnicianNotice.objects.filter(TechnicianNotice.IS_OPEN), to_attr="open_notices"
+)

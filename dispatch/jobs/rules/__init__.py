@@ -22,6 +22,8 @@ from dispatch.jobs.rules.outcomes import (
 )
 from dispatch.jobs.rules.policy import CascadePolicy, effective_policy, policy_problems
 from dispatch.jobs.rules.ranking import (
+    MAX_OFFERS,
+    MAX_ROUNDS,
     CandidateRow,
     NextStep,
     OfferRow,
@@ -48,6 +50,8 @@ __all__ = [
     "DONE_TO",
     "IMPOSSIBLE",
     "LEGAL",
+    "MAX_OFFERS",
+    "MAX_ROUNDS",
     "MISSES",
     "NOT_FOR_DISPATCHERS",
     "OFFER_LEGAL",

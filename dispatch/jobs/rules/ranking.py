@@ -11,6 +11,9 @@ from dispatch.jobs.rules.policy import CascadePolicy
 
 # Seconds without an offer after which a technician counts as fully rested in the score.
 FULL_REST_S = 3600.0
+# Limits of one job, however often people dispatch, pause and resume it: each step reads all of its offers. Few
+# jobs come near them. Afterwards a job can only be assigned.
+MAX_OFFERS, MAX_ROUNDS = 2_000, 1_000
 
 
 class Rankable(Protocol):
@@ -192,9 +195,11 @@ def next_step(
     can't be called gets none until the job is dispatched again (which starts a later `first_round`).
     `busy`: technicians who have another pending offer right now. `ringing`: technicians with a pending offer of
     this job, who get no second one, and for whom no round begins. Offers with an outcome in UNCOUNTED_OUTCOMES,
-    such as those withdrawn by a pause, don't count.
+    such as those withdrawn by a pause, don't count. After MAX_OFFERS, nobody gets another.
     """
     offers = list(offers)
+    if len(offers) >= MAX_OFFERS:
+        return NextStep("exhausted")
     declined = {offer.technician_id for offer in offers if offer.code == Outcome.DECLINED}
     now_offers = [offer for offer in offers if offer.round >= first_round and offer.code not in UNCOUNTED_OUTCOMES]
     offered = {offer.technician_id for offer in now_offers}

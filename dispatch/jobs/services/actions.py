@@ -22,7 +22,7 @@ from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 from dispatch.core.stored_texts import mark_stored
-from dispatch.jobs import geocoding, policies, timeline
+from dispatch.jobs import geocoding, policies, rules, timeline
 from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
 from dispatch.jobs.reasons import translate_reason
 from dispatch.jobs.rules import IMPOSSIBLE, Action, Outcome, status_after
@@ -258,7 +258,8 @@ def cannot_make_it(
         transitions.append_job_event(
             job, "job.cannot_make_it", actor=actor, technician_id=gone.pk, technician=gone.name, note=note
         )
-        job.not_again = [*job.not_again, gone.pk]
+        if gone.pk not in job.not_again:
+            job.not_again = [*job.not_again, gone.pk]
         _release_technician(job, Outcome.CANNOT_MAKE_IT, CANNOT_MAKE_IT, actor, None)
         job.assigned_at = None
         begin_dispatch_again(job)
@@ -268,12 +269,16 @@ def cannot_make_it(
 def begin_dispatch_again(job: Job) -> None:
     """Dispatch the locked job from the beginning, or when quiet hours or its arrival window allow it.
 
-    Offers made so far count only if they were declined.
+    Offers made so far count only if they were declined. After MAX_ROUNDS the job turns `pending` instead.
     """
     job.status, job.pending_reason = Job.Status.DISPATCHING, ""
     job.attention_at = job.reminded_at = None
     job.on_the_way_at = job.eta_at = job.started_at = None
     job.late_minutes = job.late_reported_at = None
+    if job.round >= rules.MAX_ROUNDS:
+        ranking.replace_candidates(job)
+        transitions.mark_pending(job, Job.PendingReason.EXHAUSTED, offers=job.offers.count())
+        return
     job.first_round = job.round = job.round + 1
     ranking.begin_dispatch(job)
     if job.status == Job.Status.DISPATCHING and job.waiting_for not in ranking.HELD:

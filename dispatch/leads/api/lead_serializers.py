@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from accounts.api.base import OwnedSlugRelatedField
 from dispatch.core import clock
-from dispatch.core.api.serializers import StrictSerializer
+from dispatch.core.api.serializers import MAX_LATEST, StrictSerializer
 from dispatch.leads.api.calling_rule_serializers import ConsentSerializer
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.models import (
@@ -138,7 +138,7 @@ class LeadDetailSerializer(LeadSerializer):
     """A lead with its calls, and a description of why it is in its current state."""
 
     why = serializers.SerializerMethodField()
-    calls = serializers.SerializerMethodField()
+    calls = serializers.SerializerMethodField(help_text=f"The last {MAX_LATEST} calls, oldest first.")
     consents = serializers.SerializerMethodField()
 
     class Meta(LeadSerializer.Meta):
@@ -153,4 +153,5 @@ class LeadDetailSerializer(LeadSerializer):
 
     def get_calls(self, lead: Lead) -> list[dict[str, Any]]:
         calls = Call.objects.filter(organization=lead.organization_id, purpose="lead", subject_id=lead.pk)
-        return list(LeadCallSerializer(calls.order_by("attempt"), many=True).data)
+        latest = list(calls.order_by("-attempt")[:MAX_LATEST])
+        return list(LeadCallSerializer(latest[::-1], many=True).data)
