@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 import pytest
 from django.test import Client
 
 from accounts.models import Membership
 from dispatch.console import health, page_context
+from dispatch.core.events import SYSTEM
 from dispatch.core.redis import client as core_redis
+from dispatch.telephony.models import SpendCap
+from dispatch.telephony.services import spend_caps
 from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
@@ -44,6 +48,14 @@ def test_health_bar_shows_problems(browser):
     assert "<b>7</b> of 7 phone lines free" in told
     assert "none for dispatch-queue" in told
     assert re.search(r"none for \S+, \S+ and \d more", told)
+
+
+def test_health_bar_says_once_that_the_spending_cap_is_reached(browser):
+    organization = make.organization()
+    cap = SpendCap(organization=organization, amount=Decimal(0))
+    spend_caps.save_cap(cap, {"amount": cap.amount}, actor=SYSTEM)
+    told = browser(make.dispatcher(organization)).get("/health/").content.decode()
+    assert told.count("Daily spending cap reached") == 1
 
 
 def test_health_bar_works_while_redis_is_unavailable(browser, monkeypatch):
