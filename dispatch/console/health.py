@@ -46,15 +46,15 @@ _cached: dict[int, tuple[float, Health]] = {}
 class Health:
     """The state of the system.
 
-    `workers` and `queued` are None if Redis is unavailable. `overdue_since`: when the oldest overdue step was due,
-    None if nothing is late. `queues_without_worker`: their names. `lagging`: the readers behind the event log, in
-    words, and `lag_s` by how many seconds. `holder`: the database session that blocks them, or empty.
-    `quarantined`: how many of the organization's events could not be processed. `given_up`: loops
-    whose leader gave up, with the reasons. `redis_fault`: what is wrong with Redis, in words, or empty.
-    `database_fault`: why PostgreSQL rejects writes, in words, or empty.
-    `spend_hold`: why calls and texts wait for the spending cap, or empty. `cut_off`: the hosts that do not reach
-    the phone provider although others do. `outages`: what is wrong with the phone accounts that fail, in words.
-    `push_fault`: why no browser gets push notifications, or empty.
+    `workers` and `queued` are None if Redis is unavailable. `overdue_since`: when the oldest overdue step was
+    due, None if nothing is late. `queues_without_worker`: their names. `lagging`: the readers that have not
+    handled all events of the organization, in words, and `lag_s` by how many seconds they are late. `holder`:
+    the database session that blocks them, or empty. `quarantined`: how many of the organization's events could
+    not be processed. `given_up`: loops whose leader gave up, with the reasons. `redis_fault`: what is wrong
+    with Redis, in words, or empty. `database_fault`: why PostgreSQL rejects writes, in words, or empty.
+    `spend_hold`: why calls and texts wait for the spending cap, or empty. `cut_off`: the hosts that do not
+    reach the phone provider although others do. `outages`: what is wrong with the phone accounts that fail, in
+    words. `push_fault`: why no browser gets push notifications, or empty.
     """
 
     workers: int | None
@@ -130,7 +130,7 @@ def _read_health(organization: Organization) -> Health:
     failed = quarantine.quarantined(organization.pk)
     hold = str(telephony.spend_hold(organization.pk, "offer") or "")
     return Health(
-        workers, queued, without, since, late_s, lines, free, *_lag(),
+        workers, queued, without, since, late_s, lines, free, *_lag(organization),
         quarantined=failed, given_up=_given_up(), redis_fault=_redis_fault(), spend_hold=hold,
         database_fault=_database_fault(),
         cut_off=tuple(reachability.cut_off_hosts()), outages=_outages(organization),
@@ -159,9 +159,9 @@ def _given_up() -> dict[str, str]:
     return {name.removeprefix("loop:"): reason for name, reason in leader_election.given_up().items()}
 
 
-def _lag() -> tuple[tuple[str, ...], int, str]:
+def _lag(organization: Organization) -> tuple[tuple[str, ...], int, str]:
     all_loops()  # imports the modules that register readers
-    lags = readers.lagging()
+    lags = readers.lagging(organization.pk)
     behind = {name: lags[name] for name in READERS if name in lags}
     is_held = any(readers.readers[name].waits_for_horizon() for name in behind)
     holder = horizon.find_holder() if is_held else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
 from django.db import connection
@@ -30,6 +31,12 @@ def all_readable() -> None:
     wait_until(passed, message="a transaction stays open, so events cannot be read")
 
 
+def _oldest_open() -> Any:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")
+        return cursor.fetchone()
+
+
 APPLICATION = "nightly-etl"
 
 
@@ -45,6 +52,7 @@ def held_horizon(database: str = "") -> Iterator[int]:
     if database:
         arguments["dbname"] = database
     with psycopg.connect(**arguments, application_name=APPLICATION) as session:
-        session.execute("SELECT pg_current_xact_id()")
+        held = session.execute("SELECT pg_current_xact_id()::text::bigint").fetchone()
+        wait_until(lambda: _oldest_open() == held, message="an older transaction stays open")
         yield session.info.backend_pid
         session.rollback()

@@ -9,14 +9,18 @@ from datetime import timedelta
 
 import pytest
 from django.db import transaction
+from django.test import Client
 
 from accounts.models import Membership, Organization
+from dispatch.console import health
 from dispatch.core import clock, events
 from dispatch.core.events import own_cursors, quarantine, readers
 from dispatch.core.events.early_reader import EarlyReader
 from dispatch.core.events.readers import EventReader
 from dispatch.core.models import Event, EventCursor, FailedEvent
 from dispatch.core.privacy.event_retention import delete_expired_events
+from dispatch.outbox import event_reader as outbox
+from notifications import loops as notifications
 from tests.core.horizon import all_readable
 from tests.support import factories
 
@@ -204,3 +208,33 @@ def test_an_organization_whose_every_event_fails_does_not_stop_the_reader(monkey
         reader.step()
     assert sorted(subject for pk, subject in handled if pk == bad.pk) == list(range(14))
     assert list(EventCursor.objects.values_list("name", flat=True)) == ["test"]
+
+
+def test_only_the_large_organization_is_told_that_its_notifications_are_late(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    large, small = organization_with(8), organization_with(1)
+    monkeypatch.setattr(notifications.reader, "most", MOST)
+    all_readable()
+    while notifications.reader.step():
+        pass
+    for organization in (large, large, large, small):
+        append(organization, 10**9, "job.pending")
+    Event.objects.update(at=clock.now() - timedelta(minutes=3))
+    all_readable()
+    outbox.READER.step()
+    assert notifications.reader.step() == 2
+    assert health_bar(client, large).count("Notifications: delayed by <b>3 min") == 1
+    assert "delayed by" not in health_bar(client, small)
+    while notifications.reader.step():
+        pass
+    assert "delayed by" not in health_bar(client, large)
+
+
+def health_bar(client: Client, organization: Organization) -> str:
+    member = Membership.objects.filter(organization=organization).select_related("user").first()
+    assert member is not None
+    client.force_login(member.user, backend="django.contrib.auth.backends.ModelBackend")
+    health.reset()
+    shown: str = client.get("/health/").content.decode()
+    return shown

@@ -40,9 +40,9 @@ def lowest_cursor(readers: Iterable[str]) -> EventCursor | None:
     return rows[0] if rows and {row.name for row in rows}.issuperset(names) else None
 
 
-def position(reader: str, organization_id: int) -> EventCursor:
-    """Return the cursor up to which the reader has handled the organization's events."""
-    names = [_name(reader, organization_id), reader]
+def position(reader: str, organization_id: int | None = None) -> EventCursor:
+    """Return the cursor up to which the reader has handled the organization's events, or those of all others."""
+    names = [reader] if organization_id is None else [_name(reader, organization_id), reader]
     rows = {row.name: row for row in EventCursor.objects.filter(name__in=names)}
     return next((rows[name] for name in names if name in rows), EventCursor(name=reader))
 

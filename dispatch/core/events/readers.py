@@ -281,16 +281,19 @@ class EventReader:
         with self._locked_cursor():
             return quarantine.retry_due(self.name, self.handle)
 
-    def lag_s(self) -> float:
-        """Return the age in seconds of the oldest committed event that is not applied; 0 if there is none."""
-        cursor = EventCursor.objects.filter(name=self.name).first() or EventCursor(name=self.name)
-        waiting = self._after(cursor, ANY_XID, 1)
+    def lag_s(self, organization_id: int | None = None) -> float:
+        """Return the age in seconds of the oldest committed event that is not applied; 0 if there is none.
+
+        With `organization_id`, that of its events if it is read separately.
+        """
+        cursor = own_cursors.position(self.name, organization_id)
+        is_others = cursor.name == self.name
+        waiting = self._after(cursor, ANY_XID, 1, organization_id=None if is_others else organization_id)
         return max(0.0, (clock.now() - waiting[0].at).total_seconds()) if waiting else 0.0
 
     def waits_for_horizon(self) -> bool:
         """Return whether an open transaction prevents reading the oldest event that is not applied."""
-        cursor = EventCursor.objects.filter(name=self.name).first() or EventCursor(name=self.name)
-        waiting = self._after(cursor, ANY_XID, 1)
+        waiting = self._after(own_cursors.position(self.name), ANY_XID, 1)
         return bool(waiting) and waiting[0].xid >= self._horizon()
 
     def _report_lag(self) -> None:
@@ -367,9 +370,12 @@ def _texts(values: tuple[str, ...]) -> str:
     return f"ARRAY[{', '.join(map(_literal, values))}]::text[]"
 
 
-def lagging() -> dict[str, float]:
-    """Return the lag in seconds, by name, of each reader that is at least SHOWN_LAG_S behind."""
-    lags = {name: reader.lag_s() for name, reader in readers.items()}
+def lagging(organization_id: int | None = None) -> dict[str, float]:
+    """Return the lag in seconds, by name, of each reader that is at least SHOWN_LAG_S behind.
+
+    With `organization_id`, behind that organization's events where it is read separately.
+    """
+    lags = {name: reader.lag_s(organization_id) for name, reader in readers.items()}
     return {name: lag_s for name, lag_s in lags.items() if lag_s >= SHOWN_LAG_S}
 
 
