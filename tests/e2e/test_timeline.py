@@ -10,6 +10,7 @@ from playwright.sync_api import expect
 
 from dispatch.core import clock
 from dispatch.jobs import services
+from dispatch.jobs.models import Job
 from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
 from tests.e2e.test_board import accessible, live
@@ -88,3 +89,29 @@ def test_timeline_is_legible_and_accessible(floor: Floor, sign_in, width, scheme
     page.get_by_role("link", name="Week").click()
     expect(page.locator(".chip")).to_have_count(1)
     accessible(page)
+
+
+@pytest.mark.parametrize(("width", "scheme"), SCREENS)
+def test_name_of_a_job_that_began_left_of_what_is_shown_stays_legible(floor: Floor, sign_in, width, scheme):
+    (ann,) = floor.crew("Ann")
+    zone = ZoneInfo(floor.organization.time_zone)
+    afternoon = clock.now().astimezone(zone).replace(hour=15, minute=0) + timedelta(days=1)
+    clock.travel((afternoon - clock.now()).total_seconds())
+    job = floor.started()
+    services.assign(job.pk, ann.pk, actor=MARIA, confirm_unfit=True)
+    Job.objects.filter(pk=job.pk).update(started_at=clock.now() - timedelta(hours=14))
+    dana = make.dispatcher(floor.organization, "Dana")
+    page = live(sign_in(dana, path="/board/timeline/", width=width, scheme=scheme))
+    page.locator(".rows").evaluate(
+        """rows => {
+            const [name, bar] = [".technician .name", ".bar-job"].map(
+                (part) => rows.querySelector(part).getBoundingClientRect());
+            rows.scrollLeft += bar.left + bar.width / 3 - name.right;
+        }"""
+    )
+    name = page.locator(".technician .name").bounding_box()
+    bar, label = page.locator(".bar-job").bounding_box(), page.locator(".bar-job b").bounding_box()
+    assert bar["x"] < name["x"] + name["width"], "the bar begins behind the column of names"
+    assert name["x"] + name["width"] <= label["x"]
+    assert label["x"] + label["width"] <= bar["x"] + bar["width"]
+    shot(page, f"timeline-scrolled-{width}-{scheme}")
