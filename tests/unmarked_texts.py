@@ -114,6 +114,8 @@ ATTRIBUTES = frozenset({"title", "aria-label", "placeholder", "alt", "label", "d
 # Elements whose content is no text.
 _HIDDEN = frozenset({"script", "style", "kbd", "code", "svg"})
 _LETTERS = re.compile(r"[^\W\d_]{2,}")
+# The text that a filter shows instead of an empty value, or for true and false, unless it is marked.
+_FALLBACK = re.compile(r"\|\s*(?:default|default_if_none|yesno):(?:\"([^\"]*)\"|'([^']*)')")
 # A script's literal that looks like a text: it begins with a capital letter or has several words.
 _LITERAL = re.compile(r'"((?:[^"\\\n]|\\.)*)"|`((?:[^`\\]|\\.)*)`')
 _TEXT = re.compile(r"^\s?(?:[A-Z][a-z']+(?:[ .,:…?!]|$)|[a-z']+(?: [a-z']+){2,}[ .,:?!]?)")
@@ -145,8 +147,12 @@ def find_unmarked() -> list[str]:
 
 
 def unmarked_in_template(source: str) -> list[str]:
-    """Return the texts and attributes of a template that stand outside `translate` and `blocktranslate`."""
+    """Return the texts and attributes of a template that stand outside `translate` and `blocktranslate`.
+
+    Those that its filters show instead of a value are among them.
+    """
     parts, is_inside = [], False
+    fallbacks: list[str] = []
     for token in Lexer(source).tokenize():
         if token.token_type is TokenType.TEXT and not is_inside:
             parts.append(token.contents)
@@ -159,10 +165,11 @@ def unmarked_in_template(source: str) -> list[str]:
             parts.append(" ")
         elif token.token_type is TokenType.VAR:
             parts.append("1")
+            fallbacks += [match[1] or match[2] or "" for match in _FALLBACK.finditer(token.contents)]
     reader = _Reader()
     reader.feed("".join(parts))
     reader.close()
-    return [text for text in reader.texts if _is_text(text) and text not in EXAMPLES]
+    return [text for text in [*reader.texts, *fallbacks] if _is_text(text) and text not in EXAMPLES]
 
 
 def unmarked_in_script(source: str) -> list[str]:

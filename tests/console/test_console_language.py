@@ -122,9 +122,10 @@ def test_numbers_and_date_inputs_in_spanish_suit_attributes():
 
 
 def test_unmarked_texts_are_found():
-    template = '<b title="{{ a }} is here">{% translate "Jobs" %} of {{ x }}</b>'
+    template = '<b title="{{ a }} is here">{% translate "Jobs" %} of {{ x|default:"No name" }}</b>'
     template += "<svg><title>Icon</title></svg><kbd>Ctrl</kbd>"
-    assert unmarked_in_template(template) == ["1 is here", "of 1"]
+    assert unmarked_in_template(template) == ["1 is here", "of 1", "No name"]
+    assert unmarked_in_template('{{ x|default:_("No name") }} {{ y|yesno:"on,off"|upper }}') == ["on,off"]
     script = 'D.note("It is gone"); T.get("Marked {a}", { a: f("x") }); x.className = "button plain"'
     script += " // a comment of words"
     assert unmarked_in_script(script) == ["It is gone"]
