@@ -17,6 +17,7 @@ if not apps.ready:  # else logging would be configured twice, and loggers in use
     django.setup(set_prefix=False)
 
 from django.conf import settings  # noqa: E402
+from django.urls import reverse  # noqa: E402
 
 from dispatch.core.web import health  # noqa: E402  (needs the apps that the lines above load)
 from dispatch.core.web.asgi_handler import ThreadedASGIHandler  # noqa: E402
@@ -24,6 +25,7 @@ from dispatch.core.web.bare_handler import BareHandler  # noqa: E402
 from dispatch.core.web.body_limits import BodyLimitMiddleware  # noqa: E402
 from dispatch.core.web.http_metrics import HttpMetrics, SocketMetrics  # noqa: E402
 from dispatch.core.web.probes import Probes  # noqa: E402
+from dispatch.core.zips import load_zip_codes  # noqa: E402
 from dispatch.outbox import processor  # noqa: E402
 from dispatch.telephony.webhook_route import WebhookRoute  # noqa: E402
 from notifications.routing import websocket  # noqa: E402
@@ -40,11 +42,13 @@ http = HttpMetrics(
 
 
 async def lifespan(_scope: Any, receive: Any, send: Any) -> None:
-    """At shutdown, close the resources of the web process's event loop.
+    """At startup, load what the first requests need. At shutdown, close the event loop's resources.
 
     These are connections to targets, the processor's threads and the probes' database connection.
     """
     await receive()
+    load_zip_codes()  # for forms and the board's map
+    reverse("home")  # loads all pages, which the first request would wait for
     await send({"type": "lifespan.startup.complete"})
     await receive()
     await processor.close_processor()

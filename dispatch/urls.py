@@ -56,7 +56,7 @@ urlpatterns = [
     path("calendars/<str:token>.ics", schedule_feed, name="schedule_feed"),
     path("portal/", include("dispatch.console.portal.urls")),
     path("telephony/recordings/", include("dispatch.leads.recording_views")),
-    path("telephony/", include("dispatch.telephony.urls")),
+    path("", include("dispatch.telephony.root_urls")),
     re_path(r"^api/", problems.unknown_path),
 ]
 

@@ -10,16 +10,21 @@ class JobsConfig(AppConfig):
     label = "jobs"
 
     def ready(self) -> None:
+        from django.conf import settings
+
         from accounts import services as accounts
         from dispatch.capacity import line_leases
         from dispatch.core.privacy import event_retention
         from dispatch.core.privacy.personal_data import register
+        from dispatch.core.runtime.rq_worker import before_first_job
+        from dispatch.core.zips import load_zip_codes
         from dispatch.jobs import history, metrics, retention, sql  # noqa: F401
         from dispatch.jobs.channels import customer, grouped_reports, inbound, news, preview, voice
         from dispatch.jobs.personal import PART
         from dispatch.jobs.services import config, leaving, line_wakeups, recovery
         from dispatch.technicians import services as technicians
 
+        before_first_job(settings.DISPATCH_QUEUE, load_zip_codes)
         history.register()
         recovery.register()
         technicians.on_leaving(

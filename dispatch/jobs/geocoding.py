@@ -92,11 +92,6 @@ def geocode_with_reason(
     return None, why
 
 
-def load_zip_codes() -> None:
-    """Load the ZIP codes (about 0.4 s and 40 MB, once per process). A worker calls it before its first job."""
-    zips.zip_position("10001")
-
-
 def zip_guesses(address: str) -> list[ZipGuess]:
     """Return possible ZIP codes of an address, likeliest first: after a state's name, at the end, elsewhere.
 

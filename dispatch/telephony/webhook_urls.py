@@ -35,7 +35,7 @@ def webhook_of(provider: str, call_id: int, kind: str, step: int = 0, keys: str 
 
 @cache
 def _around_id(provider: str, kind: str) -> tuple[str, str]:
-    before, _, after = reverse("telephony:webhook", args=[provider, 2**62, kind]).partition(str(2**62))
+    before, _, after = _path("webhook", provider, 2**62, kind).partition(str(2**62))
     return before, after
 
 
@@ -82,4 +82,5 @@ def number_webhook(number: OutboundNumber, kind: str, **query: Any) -> str:
 
 
 def _path(name: str, *args: Any) -> str:
-    return reverse(f"telephony:{name}", args=args)
+    """Return the path of a webhook from the routes of webhooks alone."""
+    return reverse(f"telephony:{name}", urlconf="dispatch.telephony.root_urls", args=args)

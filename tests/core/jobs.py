@@ -1,14 +1,22 @@
 """Define the tests' RQ jobs, which leave a row for the test to see."""
 
 import os
+import sys
 
 from django.db import connection
 
+from dispatch.core import zips
 from dispatch.core.models import EventCursor
 
 
 def leave(name: str) -> None:
     EventCursor.objects.get_or_create(name=name)
+
+
+def leave_if_loaded(name: str) -> None:
+    """Leave the name if this process had loaded the ZIP codes before."""
+    if zips.zip_position.cache_info().currsize:
+        leave(name)
 
 
 def fail(name: str) -> None:
@@ -26,3 +34,9 @@ def break_connection(name: str) -> None:
 def die(name: str) -> None:
     leave(name)
     os._exit(9)
+
+
+def leave_if_absent(module: str) -> None:
+    """Leave the name of the module if this process has not imported it."""
+    if module not in sys.modules:
+        leave(module)

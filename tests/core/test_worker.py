@@ -54,6 +54,13 @@ def test_a_worker_runs_what_is_queued_and_ends_cleanly_when_asked(test_environme
         assert worker.stop() == 0
 
 
+def test_the_first_job_of_a_worker_does_not_wait_for_the_zip_codes(test_environment: dict[str, str]) -> None:
+    enqueue(QUEUE, f"{JOBS}.leave_if_loaded", "loaded")
+    with running("worker", QUEUE, "--burst", env=test_environment) as worker:
+        assert worker.ends() == 0
+    assert EventCursor.objects.filter(name="loaded").exists()
+
+
 def test_a_job_that_fails_is_kept_with_its_reason_and_the_next_one_runs(test_environment: dict[str, str]) -> None:
     enqueue(QUEUE, f"{JOBS}.fail", "bad")
     enqueue(QUEUE, f"{JOBS}.leave", "good")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import redis
@@ -33,6 +35,14 @@ MAINTENANCE_INTERVAL_S = 30  # a dead worker's scheduler is replaced, and its jo
 WORKER_TTL_S = 45
 # Between two heartbeats, apart from the time limit of a job.
 LIVENESS_S = 5.0 * WORKER_TTL_S
+
+
+_preparations: dict[str, list[Callable[[], None]]] = defaultdict(list)
+
+
+def before_first_job(queue: str, prepare: Callable[[], None]) -> None:
+    """Register what each worker of the queue loads when it starts, so that its first job does not wait for it."""
+    _preparations[queue].append(prepare)
 
 
 class _Scheduler(RQScheduler):
@@ -237,7 +247,9 @@ class DispatchWorker(SimpleWorker):
                 self.scheduler.start()
 
     def bootstrap(self, *args: Any, **kwargs: Any) -> None:
-        """Bootstrap like RQ, without adding log handlers."""
+        """Bootstrap like RQ, without adding log handlers, and prepare for the first job."""
+        for prepare in _preparations[self.queues[0].name]:
+            prepare()
         self.register_birth()
         log.info("worker_started", queue=self.queues[0].name)
         self.subscribe()
