@@ -32,8 +32,10 @@ from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.http import client as http_client
 from dispatch.core.runtime.precise_timer import PreciseTimer
 from dispatch.leads import counters, precheck, redis_queue
+from dispatch.leads.models import Lead
 from dispatch.leads.pool_rotation import EMPTY, IDLE_S, NO_LINES, SHARE_USED, TROUBLE_S, PoolRotation
 from dispatch.leads.response_writer import ResponseWriter
+from dispatch.leads.rules import geography
 from dispatch.leads.rules.fairness import fair_share
 from dispatch.leads.rules.retries import Verdict
 from dispatch.leads.services import claims
@@ -95,6 +97,7 @@ class Dialer:
         """Claim and call leads until `stopping` is set, then finish the calls in progress."""
         listener = PubSubListener(asyncio.get_running_loop(), self._handle_message)
         listener.start()
+        self._claimers[0].start(_load_places)
         self._timer = PreciseTimer()
         heartbeat_task = asyncio.create_task(self._send_heartbeats(stopping))
         writer_task = asyncio.create_task(self._writer.run())
@@ -440,6 +443,12 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await event.wait()
+
+
+def _load_places() -> None:
+    """Load what locates leads, so that the first lead that becomes due does not wait for it."""
+    if Lead.objects.filter(status=Lead.Status.BACKLOG).exists():
+        geography.load_places()
 
 
 async def run_dialer(stopping: asyncio.Event) -> None:

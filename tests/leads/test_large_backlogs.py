@@ -17,12 +17,14 @@ from dispatch.leads import loops, metrics, pool_rotation, redis_queue
 from dispatch.leads.dialer import Dialer
 from dispatch.leads.models import LeadDispatch
 from dispatch.leads.pool_rotation import PoolRotation
+from dispatch.leads.rules import geography
 from dispatch.leads.services import claims, reconciliation, switches
 from dispatch.leads.services.claim_batches import ClaimResult
 from tests.conftest import forget_redis
 from tests.harness.leads import Floor
 from tests.support import factories
 from tests.support.database import note_statements
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -134,3 +136,17 @@ def test_the_backlog_is_counted_once_for_all_gauges(floor: Floor, monkeypatch: p
     assert metrics.backlog() == [(("due",), 3)]
     floor.add_many(1)
     assert metrics.overdue() == [((), 2)], "the count is cached for as long as it is expensive"
+
+
+def test_the_first_due_lead_does_not_wait_for_the_data_that_locates_it() -> None:
+    """It takes a second to load. A dialer loads it when it starts, if leads wait."""
+    floor = Floor()
+    floor.add("+16025550101", at=floor.due_in(3600))
+    for part in (geography._states_by_area, geography._zip_cells):
+        part.cache_clear()
+    floor.start()
+    try:
+        wait_until(lambda: geography._zip_cells.cache_info().currsize)
+        assert geography._states_by_area.cache_info().currsize
+    finally:
+        floor.stop()

@@ -43,6 +43,14 @@ def country_of(e164: str) -> str:
     return _country(e164[:7], e164)
 
 
+def load_places() -> None:
+    """Load all that locates leads: about a second, once per process."""
+    zones_at(0.0, 0.0)
+    _by_area()
+    _states_by_area()
+    _zip_cells()
+
+
 @lru_cache(maxsize=50_000)
 def zones_at(lat: float, lng: float) -> tuple[str, ...]:
     """Return the time zones of a position. Where a border is disputed, there is more than one."""
