@@ -19,7 +19,7 @@ from typing import Any
 import structlog
 from channels.layers import get_channel_layer
 from django.conf import settings
-from django.db.models import Max, Q
+from django.db.models import Q
 from redis.client import Pipeline
 
 from dispatch.core import clock, events
@@ -88,11 +88,6 @@ def reset() -> None:
     """Clear the cached floors and missed updates (tests)."""
     _floors.clear()
     _missed.clear()
-
-
-def newest_event_id(organization_id: int) -> int:
-    """Return the highest id of the organization's events, or 0."""
-    return Event.objects.filter(organization_id=organization_id).aggregate(id=Max("id"))["id"] or 0
 
 
 def missed_updates(organization_id: int, since: int, not_before: float) -> tuple[list[dict[str, Any]], bool]:

@@ -140,11 +140,6 @@ def road_words(seconds: int) -> str:
     return f"{words} by road"
 
 
-def travel_words(meters: float, unit: str, travel_s: int | None) -> str:
-    """Return how far away a technician is, and which measure it is: the drive if known, else the straight line."""
-    return road_words(travel_s) if travel_s is not None else f"{distance_words(meters, unit)} straight line"
-
-
 def _way_words(facts: Facts) -> str:
     return distance_words(facts.distance_m, facts.unit) if facts.travel_s is None else road_words(facts.travel_s)
 

@@ -35,7 +35,6 @@ PHOENIX = Place(33.4484, -112.0740, "200 W Washington St, Phoenix, AZ 85003")
 SCOTTSDALE = Place(33.4942, -111.9261, "3939 N Drinkwater Blvd, Scottsdale, AZ 85251")
 TEMPE = Place(33.4255, -111.9400, "31 E 5th St, Tempe, AZ 85281")
 MESA = Place(33.4152, -111.8315, "20 E Main St, Mesa, AZ 85201")
-GLENDALE = Place(33.5387, -112.1860, "5850 W Glendale Ave, Glendale, AZ 85301")
 TUCSON = Place(32.2226, -110.9747, "255 W Alameda St, Tucson, AZ 85701")
 
 

@@ -24,7 +24,6 @@ from joserfc import jwt
 from joserfc.jwk import KeySet, RSAKey
 
 CLIENT_ID, CLIENT_SECRET = "dispatch", "a secret: with ü & spaces"
-CODE_SECONDS = 60
 _keys: list[RSAKey] = []
 
 

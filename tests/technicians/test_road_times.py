@@ -202,11 +202,16 @@ def test_oversized_answer_is_a_failure(osrm: Osrm):
 
 
 def test_drives_in_words():
-    words = {20: "1 min by road", 725: "12 min by road", 3590: "1 h by road", 3900: "1 h 5 min by road"}
+    words = {
+        0: "1 min by road",
+        20: "1 min by road",
+        720: "12 min by road",
+        725: "12 min by road",
+        3590: "1 h by road",
+        3900: "1 h 5 min by road",
+    }
     assert {seconds: rules.road_words(seconds) for seconds in words} == words
-    assert rules.travel_words(6760, "mi", 720) == "12 min by road"
-    assert rules.travel_words(6760, "mi", None) == "4.2 mi straight line"
-    assert rules.travel_words(0, "km", 0) == "1 min by road"
+    assert rules.distance_words(6760, "mi") == "4.2 mi"
 
 
 @pytest.mark.parametrize(

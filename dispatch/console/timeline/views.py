@@ -20,7 +20,6 @@ from dispatch.jobs.reasons import translate_reason
 
 # Days from today that can be shown.
 FARTHEST = 366
-LENGTHS = (1, 7)
 
 
 @require_GET

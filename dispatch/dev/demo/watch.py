@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -82,11 +82,3 @@ def _cached(known: dict[int, int], key: int, find: Callable[[int], int]) -> int:
     if key not in known:
         known[key] = find(key)
     return known[key]
-
-
-def refs_by_submission(accepted: Mapping[str, int]) -> dict[int, str]:
-    """Map each submission id to the ref of the first line that created it."""
-    found: dict[int, str] = {}
-    for ref, pk in accepted.items():
-        found.setdefault(pk, ref)
-    return found

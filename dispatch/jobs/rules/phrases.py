@@ -17,7 +17,7 @@ from dispatch.core.speech import Fragment, Sentence, fill
 from dispatch.jobs.rules.states import STATES
 
 OFFER_KEYS = "12*"
-ACCEPT_KEY, DECLINE_KEY, REPEAT_KEY = "1", "2", "*"
+ACCEPT_KEY, DECLINE_KEY = "1", "2"
 # On a call-back whose caller id may be forged: enter the PIN to hear the customer's data.
 PIN_KEY = "3"
 # On a call-back: go to the menu of the technician's jobs.

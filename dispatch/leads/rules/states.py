@@ -90,10 +90,6 @@ class Reason(StrEnum):
     MOST_ATTEMPTS = "most_attempts"
 
 
-# Reasons that a user of the organization lifts, as opposed to a time that passes.
-UNTIL_LIFTED = frozenset({Reason.ORGANIZATION_OFF, Reason.ORGANIZATION_PAUSED, Reason.CAMPAIGN_PAUSED})
-
-
 # Reasons for which a switch holds a lead.
 HELD = (
     Reason.STOPPED, Reason.ORGANIZATION_OFF, Reason.ORGANIZATION_PAUSED, Reason.CAMPAIGN_PAUSED, Reason.NO_SCRIPT,
