@@ -42,9 +42,9 @@ http = HttpMetrics(
 
 
 async def lifespan(_scope: Any, receive: Any, send: Any) -> None:
-    """At startup, load what the first requests need. At shutdown, close the event loop's resources.
+    """At startup, load what the first requests need. At shutdown, close the resources of the event loop.
 
-    These are connections to targets, the processor's threads and the probes' database connection.
+    They are the connections to targets, the processor's threads and the probes' database connection.
     """
     await receive()
     load_zip_codes()  # for forms and the board's map
