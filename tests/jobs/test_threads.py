@@ -160,6 +160,23 @@ def test_dispatcher_answers_by_text_and_attention_ends(desk):
     assert Text.objects.filter(purpose="thread").count() == 2
 
 
+def test_list_of_very_many_texts_is_that_of_the_last_ones(desk):
+    job = desk.assigned()
+    texts = Text.objects.bulk_create(
+        Text(
+            organization=desk.organization, direction="in", account=desk.number.account, number=desk.number,
+            to_phone=str(desk.number.phone), from_phone=str(desk.ann.phone), body=f"Text {number}",
+            status="received", sid=f"SM-many-{number}", not_after=clock.now(),
+        )
+        for number in range(timeline.MAX_ENTRIES + 5)
+    )  # fmt: skip
+    JobText.objects.bulk_create(
+        JobText(organization=desk.organization, job=job, text=text, technician=desk.ann) for text in texts
+    )
+    listed = desk.api.get(f"jobs/{job.pk}/texts/").json()
+    assert (len(listed), listed[0]["body"]) == (timeline.MAX_ENTRIES, "Text 5")
+
+
 def test_text_can_be_marked_as_needing_no_reply(desk):
     job = desk.assigned()
     desk.texts("Almost there")

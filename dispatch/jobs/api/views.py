@@ -54,6 +54,7 @@ from dispatch.jobs.api.serializers import (
 from dispatch.jobs.models import OPEN_NOTICES, Job, JobNote, Priority, Submission
 from dispatch.jobs.models.notes import notes_endpoint
 from dispatch.jobs.services import notes, threads
+from dispatch.jobs.timeline import MAX_ENTRIES
 from dispatch.technicians.models import Technician
 
 _SCOPE = ApiKey.Scope
@@ -356,9 +357,9 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
     @extend_schema(responses=JobTextSerializer(many=True), filters=False)
     @action(detail=True, methods=["get"], pagination_class=None)
     def texts(self, request: Request, **kwargs: Any) -> Response:
-        """List the texts between technicians and dispatchers about the job, oldest first."""
-        rows = self.get_object().texts.select_related("text", "technician")
-        return Response(JobTextSerializer(rows, many=True).data)
+        """List the last 1,000 texts between technicians and dispatchers about the job, oldest first."""
+        latest = self.get_object().texts.select_related("text", "technician").order_by("-pk")[:MAX_ENTRIES]
+        return Response(JobTextSerializer(list(latest)[::-1], many=True).data)
 
     @extend_schema(request=ComposeSerializer, responses={201: JobTextSerializer})
     @texts.mapping.post
