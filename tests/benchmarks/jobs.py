@@ -93,10 +93,12 @@ def _forget_earlier_jobs() -> None:
 class _Stream:
     """One stream of submissions: the milliseconds to each first call, sorted, and what else was counted.
 
+    `first_ms`: the same of the first submission after the start of all processes, which does not count otherwise.
     `answered_ms`: the 99th percentile of the responses. `cost`: CPU for one submission in ms, by kind of process.
     """
 
     took_ms: list[float]
+    first_ms: float
     lost: int
     answered_ms: float
     cost: dict[str, float]
@@ -112,6 +114,9 @@ def to_first_call(workers: str, rate: int, seconds: float, *, provider: str, run
     for title, share, target in ((", median", 0.5, targets[0]), (", 99th percentile", 0.99, targets[1])):
         values = [percentile(one.took_ms, share) for one in streams]
         yield from median_and_spread(f"{name}{title}", values, "ms", target, peer)
+    yield from median_and_spread(
+        "  the first after the start of all processes", [one.first_ms for one in streams], "ms", peer=peer
+    )
     lost = max(one.lost for one in streams)
     yield Result(f"  not called within {LONGEST_S:.0f} s", lost, "submissions", "" if peer else "<= 0", peer)
     answered = [one.answered_ms for one in streams]
@@ -129,13 +134,14 @@ def _stream(workers: str, rate: int, seconds: float, provider: str) -> _Stream:
     for_warming_up = jobs_ground.tenants(provider=provider, count=1, technicians=60)
     tenants = _tenants(provider)
     with running(workers=workers, dispatcher=True, simulator=is_simulated) as site:
-        _warm(site, for_warming_up)
+        first_ms = _warm(site, for_warming_up, is_simulated=is_simulated)
         with site.meter_ours() as meter:
             load = jobs_load.steadily(site.base_url, tenants, per_second=rate, seconds=seconds)
             asked = _calls(_wait_for_calls(list(load.sent)), simulated=is_simulated)
     count = max(len(load.sent), 1)
     return _Stream(
         sorted(1000 * (moment - load.sent[pk]) for pk, moment in asked.items()),
+        first_ms,
         len(load.sent) - len(asked) + load.failures,
         percentile(sorted(load.answer_times_ms()), 0.99),
         {kind: 1000 * seconds / count for kind, seconds in kinds_of(meter.spent).items()},
@@ -149,10 +155,15 @@ def _tenants(provider: str) -> list[jobs_ground.Tenant]:
     return made
 
 
-def _warm(site: Site, tenants: list[jobs_ground.Tenant]) -> None:
-    """Every process has done its work before it is measured: imports, connections, caches."""
+def _warm(site: Site, tenants: list[jobs_ground.Tenant], *, is_simulated: bool) -> float:
+    """Every process has done its work before it is measured: connections, statements, caches.
+
+    Return the milliseconds to the first call of the first submission.
+    """
     load = jobs_load.steadily(site.base_url, tenants, per_second=10, seconds=2)
-    _wait_for_calls(list(load.sent))
+    asked = _calls(_wait_for_calls(list(load.sent)), simulated=is_simulated)
+    first = min(load.sent, key=load.sent.__getitem__)
+    return 1000 * (asked[first] - load.sent[first])
 
 
 def _wait_for_calls(submission_ids: Sequence[int]) -> list[int]:
