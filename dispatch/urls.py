@@ -52,6 +52,7 @@ urlpatterns = [
     path("join/<str:token>/", JoinView.as_view(), name="join"),
     path("set-password/<uidb64>/<token>/", SetPasswordView.as_view(), name="set_password"),
     path("api/v1/", include(api)),
+    path("", include("dispatch.outbox.root_urls")),
     path("", include("dispatch.jobs.public.urls")),
     path("calendars/<str:token>.ics", schedule_feed, name="schedule_feed"),
     path("portal/", include("dispatch.console.portal.urls")),

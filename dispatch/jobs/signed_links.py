@@ -132,7 +132,7 @@ def _url(name: str, token: str) -> str:
 
 
 def _path(name: str, token: str) -> str:
-    """Return the path of a page from the routes of these pages alone: all others take a second to load."""
+    """Return the path of a page from the routes of these pages alone: all others take half a second to load."""
     return reverse(name, urlconf="dispatch.jobs.public.urls", args=[token])
 
 

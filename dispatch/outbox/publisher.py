@@ -162,7 +162,7 @@ def process_url() -> str:
 
 @functools.cache
 def _process_path() -> str:
-    return reverse("outbox_process")
+    return reverse("outbox_process", urlconf="dispatch.outbox.root_urls")
 
 
 def _requeue(claims: Sequence[Claim]) -> None:

@@ -1,4 +1,4 @@
-"""URLs of the provider's webhooks as the application has them, without its pages, which take a second to load."""
+"""URLs of the provider's webhooks, without all pages of the application, which take long to load."""
 
 from django.urls import include, path
 

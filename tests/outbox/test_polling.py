@@ -365,3 +365,13 @@ def test_pointers_have_exactly_the_six_keys_and_hide_the_group(world: World) -> 
     assert all(len(pointer.messageGroupId) == 64 for pointer in found)
     assert {pointer.poolCode for pointer in found} == {"DISPATCH-POOL"}
     assert all(pointer.mediationTarget.endswith("/api/v1/dispatch/process/") for pointer in found)
+
+
+def test_the_first_pointer_of_a_dispatcher_does_not_wait_for_the_pages(test_environment: dict[str, str]) -> None:
+    script = (
+        "import sys; from dispatch.outbox.publisher import process_url;"
+        " print(process_url(), 'dispatch.urls' in sys.modules)"
+    )
+    with running("shell", "-v", "0", "-c", script, env=test_environment) as child:
+        assert child.ends() == 0, child.log()
+    assert child.log().strip().endswith("/api/v1/dispatch/process/ False")
