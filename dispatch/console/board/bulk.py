@@ -14,14 +14,14 @@ from django.views.decorators.http import require_POST
 
 from accounts.tenancy import user_of
 from dispatch.console import views_base
-from dispatch.console.board.cards import with_card_data
+from dispatch.console.board.cards import with_action_data
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark, ngettext
 from dispatch.jobs.action_forms import allowed_actions, perform_action
-from dispatch.jobs.models import OPEN_NOTICES, Job
+from dispatch.jobs.models import Job
 from dispatch.jobs.rules import Action
 from notifications.services import ownership
 
@@ -67,7 +67,7 @@ def handle_selected(request: HttpRequest) -> HttpResponse:
     """
     name = request.POST.get("do", "")
     versions = _read_selection(request.POST.getlist("job"))
-    found = with_card_data(request.organization).prefetch_related(OPEN_NOTICES).in_bulk(list(versions))
+    found = with_action_data(request.organization).in_bulk(list(versions))
     jobs = [found[pk] for pk in versions if pk in found]
     if name == "claim":
         return _claim(request, jobs)

@@ -19,7 +19,7 @@ from dispatch.core import clock
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 from dispatch.jobs import policies, rules
-from dispatch.jobs.models import OVERDUE, Candidate, Job, JobNote, Offer
+from dispatch.jobs.models import OVERDUE, UNINFORMED_NOTICES, Candidate, Job, JobNote, Offer
 from dispatch.jobs.rules.arrival_window import local_moment
 from dispatch.jobs.rules.customer_phrases import local_time
 from dispatch.technicians.models import Technician
@@ -119,6 +119,11 @@ def with_card_data(organization: Organization) -> QuerySet:
         "service_type", "technician", "organization", "duplicate_of"
     )
     return jobs.annotate(received_at=Coalesce("submission__created_at", "created_at"))
+
+
+def with_action_data(organization: Organization) -> QuerySet:
+    """Select the organization's jobs with everything a card and `allowed_actions` need."""
+    return with_card_data(organization).prefetch_related(UNINFORMED_NOTICES)
 
 
 def received_at(job: Job) -> datetime:

@@ -15,7 +15,7 @@ from accounts.models import Organization
 from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.board import technician_picker
-from dispatch.console.board.cards import cards_of, with_card_data
+from dispatch.console.board.cards import cards_of, with_action_data
 from dispatch.console.board.notes import build_notes
 from dispatch.console.board.thread import build_thread
 from dispatch.console.views_base import console_view
@@ -33,7 +33,7 @@ from dispatch.jobs.action_forms import (
     describe_consequence,
     perform_action,
 )
-from dispatch.jobs.models import OPEN_NOTICES, Candidate, Job, Offer
+from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.reasons import translate_reason
 from dispatch.jobs.rules import Action
 from dispatch.jobs.services.notices import describe_deferred
@@ -134,7 +134,7 @@ def handle_action(request: HttpRequest, job_id: int, action: str) -> HttpRespons
 
 def job_of(request: HttpRequest, job_id: int) -> Job:
     """Return the organization's job. Raise Http404 for a job of another organization."""
-    job: Job = get_object_or_404(with_card_data(request.organization).prefetch_related(OPEN_NOTICES), pk=job_id)
+    job: Job = get_object_or_404(with_action_data(request.organization), pk=job_id)
     return job
 
 

@@ -8,14 +8,14 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from accounts.models import Organization
-from dispatch.console.board.cards import state_of, with_card_data
+from dispatch.console.board.cards import state_of, with_action_data
 from dispatch.console.board.filters import Filters
 from dispatch.core import clock
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import ngettext
 from dispatch.jobs import policies
 from dispatch.jobs.action_forms import allowed_actions
-from dispatch.jobs.models import OPEN_NOTICES, Candidate, Job, Offer
+from dispatch.jobs.models import Candidate, Job, Offer
 from dispatch.jobs.rules import Action
 from dispatch.technicians.map_outline import STALE_POSITION_S
 from dispatch.technicians.models import Technician
@@ -166,6 +166,6 @@ def _calls(data: MapData) -> list[dict[str, Any]]:
 
 
 def _open_jobs(organization: Organization, filters: Filters, most: int) -> list[Job]:
-    rows = with_card_data(organization).prefetch_related(OPEN_NOTICES)  # for `state_of` and `allowed_actions`
+    rows = with_action_data(organization)
     open_jobs = rows.filter(status__in=[Job.Status.DISPATCHING, Job.Status.PENDING, Job.Status.ASSIGNED])
     return list(filters.apply(open_jobs).order_by("priority", "-id")[:most])

@@ -27,6 +27,7 @@ from dispatch.console.board.cards import (
     count_columns,
     load_column,
     load_columns,
+    with_action_data,
     with_card_data,
 )
 from dispatch.console.board.display import DEFAULT_DISPLAY, Display
@@ -40,7 +41,7 @@ from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id, read_ids
 from dispatch.core.languages import gettext as _
 from dispatch.core.web import content_policy
-from dispatch.jobs.models import OPEN_NOTICES, Job, Priority, ServiceType
+from dispatch.jobs.models import Job, Priority, ServiceType
 from dispatch.technicians import map_outline
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
@@ -86,7 +87,7 @@ def board(request: HttpRequest) -> HttpResponse:
         context["technician"] = Technician.objects.of(request.organization).filter(pk=filters.technician).first()
     wanted = request.GET.get("job", "")
     if (job_id := read_id(wanted)) is not None:
-        job = with_card_data(request.organization).prefetch_related(OPEN_NOTICES).filter(pk=job_id).first()
+        job = with_action_data(request.organization).filter(pk=job_id).first()
         context |= job_panel.build_panel(request, job) if job else {"no_such_job": wanted}
     map_outline.load_towns()
     if request.GET.get("map"):

@@ -51,7 +51,7 @@ from dispatch.jobs.api.serializers import (
     WriteNoteSerializer,
     accepted_body,
 )
-from dispatch.jobs.models import OPEN_NOTICES, Job, JobNote, Priority, Submission
+from dispatch.jobs.models import UNINFORMED_NOTICES, Job, JobNote, Priority, Submission
 from dispatch.jobs.models.notes import notes_endpoint
 from dispatch.jobs.services import notes, threads
 from dispatch.jobs.timeline import MAX_ENTRIES
@@ -200,7 +200,7 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
         jobs = super().get_queryset()
         if self.action == "list":
             return jobs
-        return jobs.prefetch_related(OPEN_NOTICES, "candidates__technician", "offers__technician")
+        return jobs.prefetch_related(UNINFORMED_NOTICES, "candidates__technician", "offers__technician")
 
     @property
     def _pk(self) -> int:

@@ -8,11 +8,11 @@ from dispatch.jobs.models.customer_texts import CustomerText, CustomerTextKind, 
 from dispatch.jobs.models.jobs import OVERDUE, Candidate, Job, JobQuerySet, Offer, Priority, Submission
 from dispatch.jobs.models.notes import JobNote
 from dispatch.jobs.models.policies import DispatchPolicy, PublicForm, ServiceType
-from dispatch.jobs.models.threads import OPEN_NOTICES, JobText, TechnicianNotice
+from dispatch.jobs.models.threads import UNINFORMED_NOTICES, JobText, TechnicianNotice
 
 __all__ = [
-    "OPEN_NOTICES",
     "OVERDUE",
+    "UNINFORMED_NOTICES",
     "Candidate",
     "CustomerText",
     "CustomerTextKind",

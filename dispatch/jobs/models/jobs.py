@@ -373,10 +373,10 @@ class Job(WithWindow, OwnedModelWithoutIndex):
     @property
     def has_uninformed_technician(self) -> bool:
         """Whether a technician could not be notified of a change of this job, or only after quiet hours."""
-        notices = getattr(self, "open_notices", None)
-        if notices is None:
-            notices = self.notices.filter(TechnicianNotice.IS_OPEN)
-        return any(notice.status == "unreached" or notice.is_deferred for notice in notices)
+        loaded: list[TechnicianNotice] | None = getattr(self, "uninformed_notices", None)
+        if loaded is None:
+            return self.notices.filter(TechnicianNotice.IS_UNINFORMED).exists()
+        return bool(loaded)
 
 
 class Candidate(OwnedModel):

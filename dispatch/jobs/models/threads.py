@@ -56,8 +56,11 @@ class TechnicianNotice(OwnedModel):
         UNREACHED = "unreached", "Not reached"
         SUPERSEDED = "superseded", "No longer needed"
 
-    # The notices that are not settled, or reached nobody. A job that changes often has many others.
-    IS_OPEN: ClassVar[Q] = Q(status__in=(Status.SENDING, Status.UNREACHED))
+    # The notices whose technician could not be notified, or only after quiet hours. A job that changes often has
+    # many others.
+    IS_UNINFORMED: ClassVar[Q] = Q(status=Status.UNREACHED) | Q(
+        status=Status.SENDING, deferred_until__isnull=False
+    )
 
     job = models.ForeignKey("jobs.Job", on_delete=models.CASCADE, related_name="notices", db_index=False)
     technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+")
@@ -104,7 +107,7 @@ class TechnicianNotice(OwnedModel):
         return self.status == self.Status.SENDING and self.deferred_until is not None
 
 
-# `Job.objects.prefetch_related(OPEN_NOTICES)` loads what `Job.has_uninformed_technician` asks for.
-OPEN_NOTICES = Prefetch(
-    "notices", TechnicianNotice.objects.filter(TechnicianNotice.IS_OPEN), to_attr="open_notices"
+# `Job.objects.prefetch_related(UNINFORMED_NOTICES)` loads what `Job.has_uninformed_technician` asks for.
+UNINFORMED_NOTICES = Prefetch(
+    "notices", TechnicianNotice.objects.filter(TechnicianNotice.IS_UNINFORMED), to_attr="uninformed_notices"
 )

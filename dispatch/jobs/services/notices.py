@@ -262,10 +262,7 @@ def find_unreached(job: Job) -> list[TechnicianNotice]:
 
 def find_uninformed(job: Job) -> list[TechnicianNotice]:
     """Return the notices that reached nobody, and the deferred ones, with their technicians, oldest first."""
-    open_notices = job.notices.filter(status__in=(Status.UNREACHED, Status.SENDING)).select_related("technician")
-    return [
-        notice for notice in open_notices.order_by("pk") if notice.status == Status.UNREACHED or notice.is_deferred
-    ]
+    return list(job.notices.filter(TechnicianNotice.IS_UNINFORMED).select_related("technician").order_by("pk"))
 
 
 def describe_deferred(job: Job) -> list[str]:
