@@ -7,8 +7,10 @@ from datetime import timedelta
 import pytest
 
 from dispatch.core import clock
+from dispatch.core.api.serializers import MAX_LATEST
 from dispatch.core.models import Event
 from dispatch.leads.models import Campaign, DoNotCall, Lead, LeadDispatch
+from dispatch.telephony.models import Call
 from tests.api.client import Api
 from tests.support import factories as make
 
@@ -46,6 +48,22 @@ def test_a_lead_is_added_and_found_again(api, campaign):
         shown["id"]
     ]
     assert Event.objects.filter(kind="lead.created", subject_id=shown["id"], actor_type="api_key").exists()
+
+
+def test_lead_with_very_many_calls_shows_the_last_ones(api, campaign):
+    lead = api.post("leads/", {"campaign": "spring", "phone": "+16025550134"}).json()["id"]
+    number = make.number(campaign.organization)
+    Call.objects.bulk_create(
+        Call(
+            organization=campaign.organization, purpose="lead", subject_id=lead, attempt=attempt,
+            account=number.account, number=number, pool=number.pool, line_slot=0, pool_slot=0,
+            to_phone="+16025550134", from_phone=number.phone, status="busy", place_by=clock.now(),
+            ended_at=clock.now(),
+        )
+        for attempt in range(1, MAX_LATEST + 6)
+    )  # fmt: skip
+    shown = api.get(f"leads/{lead}/").json()["calls"]
+    assert [call["attempt"] for call in shown] == list(range(6, MAX_LATEST + 6))
 
 
 def test_the_same_key_gives_the_first_answer_and_no_second_lead(api):

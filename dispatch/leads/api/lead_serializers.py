@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from accounts.api.base import OwnedSlugRelatedField
 from dispatch.core import clock
-from dispatch.core.api.serializers import MAX_LATEST, StrictSerializer
+from dispatch.core.api.serializers import MAX_LATEST, LatestSerializer, StrictSerializer
 from dispatch.leads.api.calling_rule_serializers import ConsentSerializer
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.models import (
@@ -128,6 +128,7 @@ class LeadCallSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = Call
+        list_serializer_class = LatestSerializer
         fields = [
             "id", "attempt", "status", "from_phone", "created_at", "requested_at", "answered_at", "ended_at",
             "duration_s", "answered_by", "keys_pressed", "error_code", "error_message",
@@ -153,5 +154,4 @@ class LeadDetailSerializer(LeadSerializer):
 
     def get_calls(self, lead: Lead) -> list[dict[str, Any]]:
         calls = Call.objects.filter(organization=lead.organization_id, purpose="lead", subject_id=lead.pk)
-        latest = list(calls.order_by("-attempt")[:MAX_LATEST])
-        return list(LeadCallSerializer(latest[::-1], many=True).data)
+        return list(LeadCallSerializer(calls, many=True).data)
