@@ -28,11 +28,11 @@ from django.db import DatabaseError
 
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, fault_injection
+from dispatch.core.db import prepared
 from dispatch.core.db.batcher import Batcher, DatabaseThread
 from dispatch.core.http import client as http_client
 from dispatch.core.runtime.precise_timer import PreciseTimer
-from dispatch.leads import counters, precheck, redis_queue
-from dispatch.leads.models import Lead
+from dispatch.leads import counters, precheck, redis_queue, sql
 from dispatch.leads.pool_rotation import EMPTY, IDLE_S, NO_LINES, SHARE_USED, TROUBLE_S, PoolRotation
 from dispatch.leads.response_writer import ResponseWriter
 from dispatch.leads.rules import geography
@@ -447,7 +447,8 @@ async def _wait(event: asyncio.Event, seconds: float) -> None:
 
 def _load_places() -> None:
     """Load what locates leads, so that the first lead that becomes due does not wait for it."""
-    if Lead.objects.filter(status=Lead.Status.BACKLOG).exists():
+    ((is_any_waiting,),) = prepared.fetch_by_index(f"SELECT {sql.IS_ANY_WAITING}", {})
+    if is_any_waiting:
         geography.load_places()
 
 
