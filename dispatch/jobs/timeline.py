@@ -328,8 +328,8 @@ def load_timeline(job: Job) -> list[Entry]:
     )
     of_organization = Event.objects.filter(organization_id=job.organization_id)
     of_job = of_organization.filter(subject_type="job", subject_id=job.pk).order_by("-id")[:MAX_ENTRIES]
-    latest = of_job.union(of_organization.filter(about), all=True).order_by("-id")[:MAX_ENTRIES]
-    return _with_costs([describe_event(event) for event in reversed(list(latest))], costs)
+    events = list(of_job.union(of_organization.filter(about), all=True).order_by("id"))[-MAX_ENTRIES:]
+    return _with_costs([describe_event(event) for event in events], costs)
 
 
 def _with_costs(entries: list[Entry], costs: dict[tuple[str, int], str]) -> list[Entry]:
