@@ -13,6 +13,7 @@ from accounts.models import time_zones as all_zones
 from dispatch.core import clock
 from dispatch.schedules.models import Run, Schedule, ZoneRules
 from dispatch.schedules.services import schedules, time_zones
+from dispatch.schedules.services.retention import delete_expired_runs
 from dispatch.schedules.services.time_zones import ZoneWalk
 from tests.api.client import Api
 from tests.harness.schedules import ANA, World
@@ -110,6 +111,36 @@ def test_new_rules_leave_elapsed_time_due_runs_and_pauses(world: World, two_zone
     assert world.again(elapsed).next_at == elapsed.next_at + timedelta(hours=1)
     assert world.again(due).next_at == due.next_at - timedelta(hours=30)
     assert (world.again(paused).next_at, world.run(paused).due_at) == (paused.next_at, None)
+
+
+def test_new_rules_make_up_for_no_occurrence_whose_run_was_deleted(
+    world: World, two_zones: dict[str, str]
+) -> None:
+    world.travel_to(world.at("2027-01-10 12:00", DENVER))
+    walked()
+    schedule = world.schedule(every=1, unit="year", time_zone=DENVER, missed="all", max_occurrences=4)
+    for year in (2028, 2029):
+        world.travel_to(world.at(f"{year}-01-10 12:00", DENVER))
+        world.go()
+    world.travel_to(world.at("2029-06-10 12:00", DENVER))
+    assert delete_expired_runs(world.organization.pk, clock.now() - timedelta(days=90), 10) == 2
+    two_zones[DENVER] = "2"
+    walked()
+    assert wall(world.again(schedule), DENVER) == "2030-01-10 12:00"
+    assert world.told(schedule) == ["created"]
+
+
+def test_new_rules_make_up_for_no_occurrence_of_a_stretch(world: World, two_zones: dict[str, str]) -> None:
+    world.travel_to(world.at("2027-01-10 12:00", DENVER))
+    walked()
+    schedule = world.schedule(cron="0 9 * * *", time_zone=DENVER, missed="skip")
+    world.travel_to(world.at("2027-01-15 12:00", DENVER))
+    world.go()
+    assert [run.stretch_count for run in world.runs(schedule)] == [5, 1]
+    two_zones[DENVER] = "2"
+    walked()
+    assert wall(world.again(schedule), DENVER) == "2027-01-16 09:00"
+    assert world.told(schedule) == ["created"]
 
 
 def test_all_schedules_are_walked_in_batches(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import zoneinfo
-from datetime import datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -92,8 +91,8 @@ def move_next_run(
         run = waiting.exclude(number=None).select_for_update(no_key=True).first()
         if run is None or schedule.status not in _COMING or run.trigger_at <= now:
             return False
-        last = _last_moment(schedule)
-        after = max(last, now) if only_from_now else last
+        # When its next run was created, or the timing changed, all earlier occurrences had been run or skipped.
+        after = now if only_from_now else max(run.created_at, schedule.changed_at)
         at = recurrence.next_after(schedule.timing, after, schedule.taken)
         if at is None or at == run.trigger_at:
             return False
@@ -108,14 +107,6 @@ def move_next_run(
         )  # fmt: skip
         queues.notify_loop(EXECUTOR)
     return True
-
-
-def _last_moment(schedule: Schedule) -> datetime:
-    """Return the moment after which the next run comes: the last occurrence, or a later change of the schedule."""
-    last = (
-        Run.objects.filter(schedule=schedule, number=schedule.taken).values_list("trigger_at", flat=True).first()
-    )
-    return max(last, schedule.changed_at) if last else schedule.changed_at
 
 
 def rules_of(zone: str) -> bytes:
