@@ -149,7 +149,7 @@ def _starts(
         raise ValueError("several rules")
     rule = rrules.read_rule(event["RRULE"].to_ical().decode())
     search.spend(len(replaced))
-    excluded = {*_dates(event, "EXDATE"), *(_wall_in_zone_of(start, original) for original in replaced)}
+    excluded = {_wall_in_zone_of(start, at) for at in (*_dates(event, "EXDATE"), *replaced)}
     wall = _wall(start)
     until = rule.until
     if until is not None and until.tzinfo is not None:
@@ -164,10 +164,10 @@ def _starts(
             yield moment
 
 
-def _dates(event: Any, name: str) -> Iterator[datetime]:
+def _dates(event: Any, name: str) -> Iterator[date | datetime]:
     given = event.get(name, [])
     for dates in given if isinstance(given, list) else [given]:
-        yield from (_wall(item.dt) for item in dates.dts)
+        yield from (item.dt for item in dates.dts)
 
 
 def _wall_in_zone_of(start: date | datetime, at: date | datetime) -> datetime:

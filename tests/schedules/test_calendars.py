@@ -102,6 +102,11 @@ def test_moved_instance_leaves_its_original_time(
     assert [entry[0] for entry in found if not entry[2]] == ["2027-03-08"]
 
 
+def test_excluded_start_in_utc_counts_in_the_zone_of_the_event() -> None:
+    lunch = "DTSTART;TZID=America/New_York:20270401T120000|RRULE:FREQ=DAILY;COUNT=3|EXDATE:20270402T160000Z"
+    assert [entry[0] for entry in entries(lunch)] == ["2027-04-01T16:00:00+00:00", "2027-04-03T16:00:00+00:00"]
+
+
 def test_moved_instance_without_a_uid_affects_no_other_event() -> None:
     weekly = day("20270301", "Every Monday", "RRULE:FREQ=WEEKLY;COUNT=2")
     moved = day("20270310", "Moved", "RECURRENCE-ID;VALUE=DATE:20270308")
