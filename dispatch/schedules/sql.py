@@ -238,10 +238,12 @@ SELECT id FROM schedules_run WHERE id = ANY(%(ids)s::bigint[]) AND cancel_reques
 """
 # running → in_progress in a new epoch, so that another message can be sent; or canceled, if the schedule was
 # deleted or the cancellation requested. Runs that are locked, or whose schedule is, are left for a later pass.
+# The kind may have changed while the run was running: what follows reads the new payload.
 _REQUEUE = f"""
 WITH mine AS (
     SELECT r.id, s.status = 'deleted' OR r.cancel_requested_at IS NOT NULL AS is_over,
-           CASE s.status WHEN 'deleted' THEN 'Its schedule was deleted.' ELSE 'Canceled while running.' END AS why
+           CASE s.status WHEN 'deleted' THEN 'Its schedule was deleted.' ELSE 'Canceled while running.' END AS why,
+           CASE WHEN r.payload IS NULL THEN s.kind ELSE r.kind END AS kind
     FROM schedules_run r
     JOIN unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch) ON v.id = r.id AND v.epoch = r.epoch
     JOIN schedules_schedule s ON s.id = r.schedule_id
@@ -251,6 +253,7 @@ WITH mine AS (
     UPDATE schedules_run r
     SET status = CASE WHEN m.is_over THEN 'cancelled' ELSE 'in_progress' END, epoch = r.epoch + 1,
         lapses = r.lapses + {{lapses}}, taken_at = %(now)s, lease_until = NULL, started_at = {{started_at}},
+        kind = m.kind,
         ended_at = CASE WHEN m.is_over THEN %(now)s::timestamptz END,
         error = CASE WHEN m.is_over THEN m.why ELSE r.error END
     FROM mine m
@@ -315,12 +318,15 @@ REPORTED_UNLOCKED = REPORTED.replace(
     "AND ((p.outcome = 'succeeded' AND s.failures = 0) OR s.id = ANY(%(locked)s::bigint[])) "
     "ORDER BY r.id FOR NO KEY UPDATE OF r SKIP LOCKED",
 )
+# A retry reads the schedule's payload, and so has its kind, which may have changed.
 APPLY = f"""
 WITH applied AS (
     UPDATE schedules_run r
     SET status = v.status, lease_until = NULL, lapses = 0, error = p.error, concurrency_slot = NULL,
         result = CASE WHEN p.outcome = 'deferred' THEN NULL ELSE p.result END,
         due_at = CASE WHEN v.status = 'retrying' THEN v.due_at ELSE r.due_at END,
+        kind = CASE WHEN v.status = 'retrying' AND r.payload IS NULL
+                    THEN (SELECT s.kind FROM schedules_schedule s WHERE s.id = r.schedule_id) ELSE r.kind END,
         attempt = CASE WHEN v.status = 'retrying' AND p.outcome <> 'deferred' THEN r.attempt + 1
                        ELSE r.attempt END,
         waiting_for = CASE WHEN v.status = 'retrying' AND p.outcome = 'deferred' THEN p.result->>'waiting_for'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,13 +12,15 @@ from django.db import IntegrityError, connection, transaction
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.api.problems import Conflict
-from dispatch.schedules.kinds.base import Outcome
+from dispatch.schedules.kinds.base import Assignment, Outcome
 from dispatch.schedules.models import Run, Schedule
 from dispatch.schedules.rules.outcomes import FAILED
-from dispatch.schedules.services import actions, schedules
+from dispatch.schedules.services import actions, schedules, worker
 from tests.core.threads import Elsewhere
 from tests.harness.schedules import ANA, World
 from tests.support import factories
+
+MESSAGE = {"kind": "message", "payload": {"type": "t", "payload": {}, "target_url": "https://x.example/"}}
 
 
 def test_deleting_cancels_what_has_not_started(world: World) -> None:
@@ -180,8 +183,7 @@ def test_a_changed_kind_takes_queued_runs_along(world: World) -> None:
     schedule = world.schedule(trigger_at=clock.now())
     world.execute()
     (old,) = world.messages()
-    changes = {"kind": "message", "payload": {"type": "t", "payload": {}, "target_url": "https://x.example/"}}
-    schedules.change_schedule(schedule.pk, changes, actor=ANA)
+    schedules.change_schedule(schedule.pk, MESSAGE, actor=ANA)
     old.deliver()
     assert world.statuses(schedule) == ["in_progress"]
     assert world.note.times == []
@@ -190,6 +192,49 @@ def test_a_changed_kind_takes_queued_runs_along(world: World) -> None:
     new.deliver()
     world.settle()
     assert world.statuses(schedule) == ["succeeded"]
+
+
+def fail(world: World, given: Sequence[Assignment]) -> None:
+    worker.report_outcomes([(assignment, Outcome(FAILED, error="x")) for assignment in given])
+    world.settle()
+    world.travel(61)
+
+
+def give_back(world: World, given: Sequence[Assignment]) -> None:
+    worker.return_runs(given, "Its worker ran out of time.")
+
+
+def die(world: World, given: Sequence[Assignment]) -> None:
+    world.travel(django_settings.SCHEDULE_LEASE_S + 1)
+    assert world.reconcile() == len(given)
+
+
+@pytest.mark.parametrize("end", [fail, give_back, die])
+def test_changed_kind_takes_a_running_run_along_when_it_is_repeated(
+    world: World, end: Callable[[World, Sequence[Assignment]], None]
+) -> None:
+    schedule = world.schedule(trigger_at=clock.now())
+    own = schedules.run_now(schedule.pk, actor=ANA, payload={"url": "https://example.com/2"}, kind="http")
+    world.execute()
+    (message,) = world.messages()
+    given = worker.start_runs(message.args[1])
+    schedules.change_schedule(schedule.pk, MESSAGE, actor=ANA)
+    end(world, given)
+    world.go()
+    assert world.statuses(schedule) == ["succeeded"]
+    assert [run.kind for run in world.runs(schedule)] == ["message", "http"]
+    assert [assignment.run_id for assignment in world.note.done] == [own.pk]
+
+
+def test_changed_kind_counts_when_a_failed_run_is_retried(world: World) -> None:
+    schedule = world.schedule(trigger_at=clock.now(), retry_schedule_s=[])
+    world.note.answers = [Outcome(FAILED, error="x")]
+    world.go()
+    schedules.change_schedule(schedule.pk, MESSAGE, actor=ANA)
+    assert world.run(schedule).kind == "http"
+    actions.retry_run(world.run(schedule).pk, actor=ANA)
+    world.go()
+    assert (world.statuses(schedule), world.run(schedule).kind) == (["succeeded"], "message")
 
 
 def test_a_change_decided_on_another_version_is_refused(world: World) -> None:

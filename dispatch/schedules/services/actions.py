@@ -70,7 +70,9 @@ def retry_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
                 _refusal(run, mark("This run is {status}, so it cannot be retried.")), run_status=str(run.status)
             )
         run.status, run.due_at, run.ended_at, run.attempt = RunStatus.RETRYING, now, None, run.attempt + 1
-        run.save(update_fields=["status", "due_at", "ended_at", "attempt"])
+        if run.payload is None:
+            run.kind = run.schedule.kind  # the payload is the schedule's as it is now
+        run.save(update_fields=["status", "due_at", "ended_at", "attempt", "kind"])
         events.append(
             run.organization_id, "run.retrying", run.pk, actor=actor, schedule_id=run.schedule_id,
             attempt=run.attempt - 1, note=note, again_at=now.isoformat(),
