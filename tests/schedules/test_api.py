@@ -9,13 +9,14 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from dispatch.core import clock
+from dispatch.core import clock, fault_injection
 from dispatch.core.api.serializers import MAX_LATEST
 from dispatch.core.events import SYSTEM
 from dispatch.schedules.api.bulk import ImportParser
 from dispatch.schedules.models import BulkImport, Run, RunReport, Schedule
 from dispatch.schedules.services import bulk_import, concurrency_limits
 from tests.api.client import Api
+from tests.core.threads import Elsewhere
 from tests.harness.schedules import World
 from tests.support import factories
 
@@ -276,6 +277,27 @@ def test_many_schedules_are_created_by_a_worker_with_progress_and_refusals(
     assert Run.objects.filter(status="scheduled").count() == 98
     assert Schedule.objects.order_by("-bulk_row").first().name == "Visit 99"
     assert len(api.get(f"schedules/?bulk={answer.json()['id']}&page_size=200").json()["results"]) == 98
+
+
+def test_canceling_an_import_waits_for_the_part_that_a_worker_creates(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_import, "PART", 2)
+    rows = [body(name=f"Visit {n}") for n in range(6)]
+    at = f"schedule-imports/{api.post('schedule-imports/', {'schedules': rows}).json()['id']}/"
+    bulk_id = BulkImport.objects.get().pk
+    cancels: list[Elsewhere] = []
+
+    def cancel() -> None:
+        cancels.append(Elsewhere(lambda: bulk_import.cancel_import(bulk_id, actor=SYSTEM)))
+        cancels[0].wait_for_lock()
+
+    with fault_injection.arm_crash_point("schedules.bulk.before_commit", cancel):
+        assert bulk_import.work_part(bulk_id)
+    cancels[0].finish()
+    assert not bulk_import.work_part(bulk_id)
+    found = api.get(at).json()
+    assert (found["status"], found["created"], Schedule.objects.count()) == ("cancelled", 2, 2)
 
 
 def test_rows_of_an_import_that_name_the_same_key_look_it_up_once(

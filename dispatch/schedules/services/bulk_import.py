@@ -2,7 +2,7 @@
 
 A part is deleted in the transaction that creates its schedules, and a row creates at most one schedule (unique
 constraint), so if a worker dies at any time, another one continues. Queue messages only make it prompt: imports
-without progress are enqueued again.
+without progress are enqueued again. Lock order: parts by their first row, then the import.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def work_part(bulk_id: int) -> bool:
     """Process one part; return False if no part is left that another worker has not locked."""
     with transaction.atomic():
         part = (
-            BulkPart.objects.select_for_update(skip_locked=True)
+            BulkPart.objects.select_for_update(skip_locked=True, no_key=True)
             .filter(bulk_id=bulk_id)
             .order_by("first_row")
             .first()
@@ -117,8 +117,13 @@ def work_part(bulk_id: int) -> bool:
 
 
 def cancel_import(bulk_id: int, *, actor: Actor) -> BulkImport:
-    """Cancel an import; schedules created so far are kept. Raises NotInThisStatus if it has ended."""
+    """Cancel an import; schedules created so far are kept. Raises NotInThisStatus if it has ended.
+
+    Waits for the parts that workers process at this moment.
+    """
     with transaction.atomic():
+        parts = BulkPart.objects.filter(bulk_id=bulk_id)
+        list(parts.select_for_update(no_key=True).order_by("first_row").values_list("pk", flat=True))
         bulk = BulkImport.objects.select_for_update(no_key=True).get(pk=bulk_id)
         if bulk.status not in _OPEN:
             raise NotInThisStatus(
@@ -126,7 +131,7 @@ def cancel_import(bulk_id: int, *, actor: Actor) -> BulkImport:
             )
         bulk.status, bulk.ended_at = BulkImport.Status.CANCELLED, clock.now()
         bulk.save(update_fields=["status", "ended_at"])
-        bulk.parts.all().delete()
+        parts.delete()
         events.append(bulk.organization_id, "bulk.cancelled", bulk.pk, actor=actor, created=bulk.created)
     return bulk
 
