@@ -148,6 +148,8 @@ def test_messages_go_through_the_outbox_once_per_run(real: World) -> None:
     message = Message.objects.first()
     assert message is not None
     assert (message.type, json.loads(message.payload)) == ("report.due", {"week": 49})
+    labels = dict(Event.objects.filter(kind="message.created").values_list("subject_id", "actor_label"))
+    assert labels == {real.run(schedule).result["message"]: f"Schedule {schedule.name}" for schedule in schedules}
 
 
 def test_a_message_sent_by_a_worker_that_died_is_found_again(real: World) -> None:

@@ -30,7 +30,7 @@ class NewMessage:
     """A message to create, for `endpoint` or for `url` in `pool` (None: the organization's default).
 
     `payload` is JSON text, sent unchanged. `mode` None: the endpoint's, else BLOCK_ON_ERROR. `expires_at` None:
-    the endpoint's setting.
+    the endpoint's setting. `actor` None: the one who sends all of them.
     """
 
     type: str
@@ -45,6 +45,7 @@ class NewMessage:
     expires_at: datetime | None = None
     idempotency_key: str | None = None
     event_id: int | None = None
+    actor: Actor | None = None
 
 
 @dataclass(frozen=True)
@@ -84,20 +85,23 @@ def accept_messages(
         modes = [_mode(item) for item in items]
         groups, ordered = _locked_groups(organization_id, items, modes, now)
         ids = [row[0] for row in sql.fetch_all(sql.NEW_IDS, {"count": len(items)})]
+        actors = [item.actor or actor for item in items]
         names = ("ids", "organizations", "endpoints", "targets", "urls", "types", "payloads", "groups",
-        "sequences",
-                 "modes", "schedules", "expiries", "keys", "events", "webhook_ids")  # fmt: skip
+                 "sequences", "modes", "schedules", "expiries", "keys", "events", "webhook_ids", "actor_types",
+                 "actor_ids", "actor_labels")  # fmt: skip
         values = [
             (
                 new_id, organization_id, item.endpoint.pk if item.endpoint else None, target, item.url, item.type,
                 item.payload, group, item.sequence, mode, item.scheduled_for, _expiry(item, now),
                 item.idempotency_key or None, item.event_id, new_webhook_id(now),
+                who.type, who.id, who.label[:120],
             )
-            for new_id, item, target, group, mode in zip(ids, items, targets, groups, modes, strict=True)
+            for new_id, item, target, group, mode, who in zip(
+                ids, items, targets, groups, modes, actors, strict=True
+            )
         ]  # fmt: skip
         given: dict[str, Any] = dict(zip(names, sql.columns(values, len(names)), strict=True))
-        who = {"actor_type": actor.type, "actor_id": actor.id, "actor_label": actor.label[:120]}
-        added = {row[0] for row in sql.fetch_all(sql.ADD_MESSAGES, {**given, **who, "now": now})}
+        added = {row[0] for row in sql.fetch_all(sql.ADD_MESSAGES, {**given, "now": now})}
         reschedule_groups(ordered, now)
         fault_injection.crash_point("outbox.accept.before_commit")
         queues.notify_loop(POLLER)

@@ -28,10 +28,12 @@ WITH added AS (
     RETURNING id, organization_id, type, endpoint_id
 ), appended AS (
     {EVENTS}
-    SELECT organization_id, 'message.created', 'message', id, %(actor_type)s, %(actor_id)s::bigint,
-    %(actor_label)s,
+    SELECT organization_id, 'message.created', 'message', id, a.actor_type, a.actor_id, a.actor_label,
            jsonb_strip_nulls(jsonb_build_object('type', type, 'endpoint_id', endpoint_id)), %(now)s
     FROM added
+    JOIN unnest(%(ids)s::bigint[], %(actor_types)s::text[], %(actor_ids)s::bigint[], %(actor_labels)s::text[])
+         AS a(id, actor_type, actor_id, actor_label) USING (id)
+    ORDER BY id
 )
 SELECT id FROM added
 """

@@ -67,9 +67,8 @@ class MessageKind(Kind):
             except Exception as error:
                 yield assignment, failed(error)
                 continue
-            groups[assignment.organization_id].append(
-                (assignment, replace(made, idempotency_key=assignment.idempotency_key))
-            )
+            made = replace(made, idempotency_key=assignment.idempotency_key, actor=assignment.actor)
+            groups[assignment.organization_id].append((assignment, made))
         for organization_id, group in groups.items():
             yield from self._accept(organization_id, group)
 
@@ -83,7 +82,7 @@ class MessageKind(Kind):
         self, organization_id: int, group: Sequence[tuple[Assignment, NewMessage]]
     ) -> Iterator[tuple[Assignment, Outcome]]:
         try:
-            accepted = accept_messages(organization_id, [message for _, message in group], actor=group[0][0].actor)
+            accepted = accept_messages(organization_id, [message for _, message in group])
         except (OperationalError, InterfaceError, BaseTimeoutException):
             raise
         except Exception:  # one of the messages failed: accept each separately
@@ -94,7 +93,7 @@ class MessageKind(Kind):
             yield assignment, Outcome(SUCCEEDED, {"message": made.id})
 
     def _accept_single(self, assignment: Assignment, message: NewMessage) -> dict[str, Any]:
-        return {"message": accept_messages(assignment.organization_id, [message], actor=assignment.actor)[0].id}
+        return {"message": accept_messages(assignment.organization_id, [message])[0].id}
 
     def _message(self, organization: Organization, payload: dict[str, Any]) -> NewMessage:
         if taken := [name for name in _RESERVED_FIELDS if name in payload]:
