@@ -70,6 +70,15 @@ def test_another_schema_makes_a_version_and_keeps_the_earlier_one(api: Api) -> N
     assert list(kinds) == ["event_type.added", "event_type.changed", "event_type.changed"]
 
 
+def test_another_json_type_of_an_equal_value_makes_a_version(api: Api) -> None:
+    made = add(api, schema={"const": 1, "title": "One"}, example=1)
+    at = f"event-types/{made['id']}/"
+    assert api.patch(at, {"schema": {"title": "One", "const": 1}, "example": 1}).json()["version"] == 1
+    found = api.patch(at, {"schema": {"const": True}, "example": True}).json()
+    assert (found["version"], found["schema"], found["example"]) == (2, {"const": True}, True)
+    assert api.patch(at, {"schema": {"const": 1}, "example": 1}).json()["version"] == 3
+
+
 @pytest.mark.parametrize(
     ("field", "given"),
     [

@@ -179,6 +179,15 @@ def test_changing_a_paused_one_leaves_it_paused(world: World) -> None:
     assert (found.status, world.run(schedule).due_at) == ("paused", None)
 
 
+@pytest.mark.parametrize("value", [True, 1.0])
+def test_payload_with_another_type_of_an_equal_value_is_a_change(world: World, value: Any) -> None:
+    schedule = world.schedule(every=1, unit="day", payload={"body": {"urgent": 1, "n": 2}})
+    for _ in range(2):
+        changes = {"payload": {"body": {"n": 2, "urgent": value}}}
+        assert schedules.change_schedule(schedule.pk, changes, actor=ANA).version == 2
+    assert repr(world.again(schedule).payload["body"]["urgent"]) == repr(value)
+
+
 def test_a_changed_kind_takes_queued_runs_along(world: World) -> None:
     schedule = world.schedule(trigger_at=clock.now())
     world.execute()

@@ -13,6 +13,7 @@ from django.db.models import F
 
 from accounts import limits
 from dispatch.core import clock, events, fault_injection
+from dispatch.core.api.idempotency import body_hash
 from dispatch.core.api.problems import Conflict
 from dispatch.core.db.prepared import fetch_all
 from dispatch.core.events import Actor
@@ -121,12 +122,12 @@ def change_schedule(
         check_status_not_in(
             schedule, (_STATUS.DELETED,), mark("This schedule is {status}, so it cannot be changed.")
         )
-        changed = sorted(name for name in given if getattr(schedule, name) != given[name])
+        changed = _changed_fields(schedule, given)
         if not changed:
             return schedule
         given = keep_wall_clock(schedule, given)
         anchor = anchor_after(schedule, given, now)
-        changed = sorted(name for name in given if getattr(schedule, name) != given[name])
+        changed = _changed_fields(schedule, given)
         for name in changed:
             setattr(schedule, name, given[name])
         if set(changed) & set(WHEN):
@@ -273,6 +274,14 @@ def cancel_runs(runs: Any, now: datetime, actor: Actor, reason: str) -> list[int
     )
     free_slots([run.concurrency_limit_id for run in waiting if run.status == RunStatus.IN_PROGRESS], now)
     return ids
+
+
+def _changed_fields(schedule: Schedule, given: dict[str, Any]) -> list[str]:
+    """Return the fields whose values differ. In JSON, so do 1, 1.0 and true, which are equal in Python."""
+    changed = {name for name in given if getattr(schedule, name) != given[name]}
+    if "payload" in given and body_hash(schedule.payload) != body_hash(given["payload"]):
+        changed.add("payload")
+    return sorted(changed)
 
 
 def _with_defaults(given: dict[str, Any], now: datetime) -> dict[str, Any]:
