@@ -16,6 +16,7 @@ from icalendar import Calendar, Event, vText
 from accounts.auth import throttling
 from accounts.models import Organization
 from dispatch.core import clock
+from dispatch.core.languages import gettext as _
 from dispatch.jobs.public.common import with_signed_link
 from dispatch.schedules import kinds
 from dispatch.schedules.models import Schedule, ScheduleFeed
@@ -48,16 +49,17 @@ def calendar_of(organization: Organization) -> str:
     calendar.add("version", "2.0")
     calendar.add("prodid", "-//Dispatch//Schedules//EN")
     calendar.add("method", "PUBLISH")
-    calendar.add("x-wr-calname", text_of(f"{organization.name}: schedules"))
+    calendar.add("x-wr-calname", text_of(_("{organization}: schedules").format(organization=organization.name)))
     if not coming.is_whole:
-        calendar.add("x-wr-caldesc", text_of(f"The next {len(coming.occurrences):,} runs. There are more."))
+        words = _("The next {count} runs. There are more.")
+        calendar.add("x-wr-caldesc", text_of(words.format(count=f"{len(coming.occurrences):,}")))
     for at, schedule in coming.occurrences:
         calendar.add_component(_event(at, schedule, now))
     return bytes(calendar.to_ical()).decode()
 
 
 def _event(at: datetime, schedule: Schedule, now: datetime) -> Event:
-    kind = kinds.get_kind(schedule.kind).label if kinds.is_known(schedule.kind) else schedule.kind
+    kind = _(kinds.get_kind(schedule.kind).label) if kinds.is_known(schedule.kind) else schedule.kind
     event = Event()
     event.add("uid", f"schedule-{schedule.pk}-{at.astimezone(UTC):%Y%m%dT%H%M%SZ}@dispatch")
     event.add("dtstamp", now.astimezone(UTC))

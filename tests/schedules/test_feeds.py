@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from accounts.auth.throttling import parse_rate
+from accounts.models import Organization
 from dispatch.core.models import Event
 from dispatch.schedules import calendar_feed, queries
 from dispatch.schedules.models import ScheduleFeed
@@ -134,6 +135,19 @@ def test_the_feed_has_the_coming_runs(api: Api, world: World, client: Client) ->
     assert set(values(text, "SUMMARY")) == {"Visit\\; Dana\\, \\n 2nd"}
     assert "example.com" not in text
     assert "no-cache" in answer["Cache-Control"]
+
+
+def test_the_feed_is_in_the_language_of_the_organization(
+    api: Api, world: World, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queries, "MAX_OCCURRENCES", 2)
+    Organization.objects.update(language="es")
+    world.schedule(kind="message", cron="30 2 * * *")
+    text = client.get(path_of(made_feed(api)["url"])).content.decode()
+    assert values(text, "X-WR-CALNAME") == ["Copper State HVAC: programaciones"]
+    assert values(text, "X-WR-CALDESC") == ["Las próximas 2 ejecuciones. Hay más."]
+    when = "Según la expresión cron 30 2 * * * (America/Phoenix)"
+    assert set(values(text, "DESCRIPTION")) == {f"Enviar un mensaje a un endpoint. {when}"}
 
 
 def test_a_feed_ends_when_it_is_deleted(api: Api, world: World, client: Client) -> None:
