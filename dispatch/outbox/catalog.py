@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from django.db.models import F
+
 from dispatch.core.languages import gettext as _
 from dispatch.outbox.models import EventType, EventTypeVersion
 from dispatch.outbox.rules import schemas
@@ -63,9 +65,8 @@ def subjects() -> frozenset[str]:
 def catalog_of(organization_id: int) -> list[CatalogEntry]:
     """Return all types that can be subscribed to: the organization's own, then those of Dispatch."""
     types = list(EventType.objects.of(organization_id).filter(archived_at=None))
-    current = {(row.pk, row.version) for row in types}
-    found = EventTypeVersion.objects.of(organization_id).filter(event_type__in=types)
-    versions = {row.event_type_id: row for row in found if (row.event_type_id, row.number) in current}
+    current = EventTypeVersion.objects.of(organization_id).filter(number=F("event_type__version"))
+    versions = {row.event_type_id: row for row in current.filter(event_type__in=types)}
     own = []
     for row in types:
         version = versions.get(row.pk)

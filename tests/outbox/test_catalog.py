@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from django.db.models.signals import post_init
 from django.test import Client
 from django.urls import reverse
 from drf_spectacular.validation import validate_schema
@@ -16,7 +17,7 @@ from dispatch.core.models import Event
 from dispatch.outbox import catalog
 from dispatch.outbox.event_reader import READER
 from dispatch.outbox.http_delivery import REPLAY_HEADER
-from dispatch.outbox.models import EventType, Message
+from dispatch.outbox.models import EventType, EventTypeVersion, Message
 from dispatch.outbox.rules import schemas
 from dispatch.outbox.services import endpoints, target_health
 from dispatch.schedules.rules import states as run_states
@@ -68,6 +69,25 @@ def test_another_schema_makes_a_version_and_keeps_the_earlier_one(api: Api) -> N
     ]
     kinds = Event.objects.filter(subject_type="event_type").order_by("id").values_list("kind", flat=True)
     assert list(kinds) == ["event_type.added", "event_type.changed", "event_type.changed"]
+
+
+def test_the_catalog_reads_only_current_versions(api: Api, world: World) -> None:
+    for name in ("order.changed", "order.sent"):
+        made = add(api, name, schema={"title": "0"})
+        for number in range(1, 4):
+            api.patch(f"event-types/{made['id']}/", {"schema": {"title": str(number)}})
+    read: list[int] = []
+
+    def count(instance: EventTypeVersion, **given: Any) -> None:
+        read.append(instance.number)
+
+    post_init.connect(count, EventTypeVersion)
+    try:
+        own = [entry for entry in catalog.catalog_of(world.organization.pk) if not entry.is_built_in]
+    finally:
+        post_init.disconnect(count, EventTypeVersion)
+    assert [(entry.version, entry.schema) for entry in own] == [(4, {"title": "3"})] * 2
+    assert read == [4, 4]
 
 
 def test_another_json_type_of_an_equal_value_makes_a_version(api: Api) -> None:
