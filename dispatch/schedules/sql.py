@@ -58,7 +58,7 @@ r.epoch,
        s.max_occurrences, s.missed, s.missed_after_s, s.overlap, s.paused_until,
        s.jitter_s, s.rrule, s.exclude_calendars,
        CASE WHEN r.number IS NULL THEN r.concurrency_limit_id ELSE s.concurrency_limit_id END,
-       r.waiting_for = 'earlier',
+       r.waiting_for = 'earlier', r.number IS NULL AND r.trigger_at < r.created_at,
        s.overlap <> 'allow' AND EXISTS (
            SELECT 1 FROM schedules_run o
            WHERE o.schedule_id = r.schedule_id AND o.id <> r.id

@@ -19,7 +19,7 @@ from dispatch.schedules.rules import stretches
 from dispatch.schedules.rules.due import Due, Policy, Verdict, plan_due_run
 from dispatch.schedules.rules.outcomes import FAILED, SUCCEEDED
 from dispatch.schedules.rules.recurrence import Timing
-from dispatch.schedules.services import actions, schedules, worker
+from dispatch.schedules.services import actions, backfill, schedules, worker
 from dispatch.schedules.services.schedules import NotInThisStatus
 from tests.api.client import Api
 from tests.core.threads import Elsewhere
@@ -162,6 +162,21 @@ def test_a_manual_run_cancels_what_runs(world: World) -> None:
     worker.report_outcomes([(running, base.canceled())])
     world.go()
     assert Run.objects.get(pk=manual.pk).status == "succeeded"
+
+
+def test_runs_of_a_backfill_wait_for_each_other(world: World) -> None:
+    schedule = world.schedule(every=1, unit="day", overlap="cancel_other")
+    since = clock.now()
+    world.travel(3 * 86_400)
+    world.execute()
+    (other,) = take(world)
+    made = backfill.run_range(schedule.pk, since, clock.now(), actor=ANA)
+    world.execute()
+    assert world.run(schedule, 3).cancel_requested_at is None
+    worker.report_outcomes([(other, Outcome(SUCCEEDED))])
+    world.go()
+    assert [Run.objects.get(pk=run.pk).status for run in made] == ["succeeded"] * 3
+    assert world.note.times == [run.trigger_at for run in made]
 
 
 # --- Cancel a running run

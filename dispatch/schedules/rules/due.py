@@ -23,6 +23,9 @@ The overlap policy decides about an occurrence in time while an earlier run has 
 - **skip**: it is recorded as skipped.
 - **buffer_one**: it waits for the end of the earlier run. Occurrences while it waits are recorded as skipped.
 - **cancel_other**: the earlier run is canceled. The occurrence waits until that run has ended, as in buffer_one.
+
+Manual runs wait or cancel in the same way, but those of past occurrences only wait: otherwise each run of a range
+would cancel the one before it.
 """
 
 from __future__ import annotations
@@ -72,14 +75,15 @@ class Policy:
 class Due:
     """A due run. `number` is its occurrence (None: manual); `is_retry` means that it was claimed before.
 
-    `has_waited`: it was deferred because an earlier run had not ended. `jitter` returns the delay of an occurrence
-    of the schedule by its trigger time.
+    `has_waited`: it was deferred because an earlier run had not ended. `is_backfill`: it is a manual run of a past
+    occurrence. `jitter` returns the delay of an occurrence of the schedule by its trigger time.
     """
 
     trigger_at: datetime
     number: int | None
     is_retry: bool = False
     has_waited: bool = False
+    is_backfill: bool = False
     jitter: Callable[[datetime], timedelta] = no_jitter
 
     def due_at(self, at: datetime) -> datetime:
@@ -131,7 +135,8 @@ def plan_due_run(timing: Timing, policy: Policy, due: Due, now: datetime, *, has
     if due.is_retry:
         return Plan(Verdict.RUN, advances=False)
     is_blocked = has_open and policy.overlap != ALLOW
-    waits = Plan(Verdict.DEFER, advances=False, cancels_others=policy.overlap == CANCEL_OTHER)
+    cancels_others = policy.overlap == CANCEL_OTHER and not due.is_backfill
+    waits = Plan(Verdict.DEFER, advances=False, cancels_others=cancels_others)
     if due.number is None:
         return waits if is_blocked else Plan(Verdict.RUN, advances=False)
     due_at = due.due_at(due.trigger_at)

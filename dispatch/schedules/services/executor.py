@@ -70,6 +70,7 @@ class _Row:
     exclude_calendars: list[int] | None
     limit_id: int | None
     has_waited: bool
+    is_backfill: bool
     has_open: bool
 
     def timing(self, exclusions: ExclusionReader) -> Timing:
@@ -92,6 +93,7 @@ class _Row:
             self.number,
             is_retry=self.status == "retrying",
             has_waited=self.has_waited,
+            is_backfill=self.is_backfill,
             jitter=lambda at: jitter_of(self.schedule_id, at, self.jitter_s),
         )
 
