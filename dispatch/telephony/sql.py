@@ -249,12 +249,29 @@ AND coalesce(c.answered_at + c.time_limit_s * interval '1 s',
     "c.checked_at",
 )
 
+_TEXT_URGENCY = (
+    "CASE c.purpose WHEN 'alert' THEN 0 WHEN 'offer' THEN 1 WHEN 'job_news' THEN 1 WHEN 'reply' THEN 1 ELSE 2 END"
+)
 _TEXTS_TO_SEND = _taking_turns(
     "telephony_text",
     "c.status = 'created' AND (c.not_before <= %(now)s OR c.not_after <= %(now)s)",
     "c.not_before",
-    "CASE c.purpose WHEN 'alert' THEN 0 WHEN 'offer' THEN 1 WHEN 'job_news' THEN 1 WHEN 'reply' THEN 1 ELSE 2 END",
+    _TEXT_URGENCY,
 )
+# Due at one moment, all waiting texts of a number would be claimed then to send one of them. The first ones get a
+# separate turn each. The others share the last turn, because a turn is lost if its text is canceled.
+MAX_TURNS = 30
+_SPACE_TEXTS = f"""
+WITH due AS (
+    SELECT c.id, {_TEXT_URGENCY} AS urgency, c.not_before FROM telephony_text c
+    WHERE c.number_id = %(number)s AND c.status = 'created' AND c.not_before <= %(now)s
+    FOR NO KEY UPDATE SKIP LOCKED
+), turn AS (
+    SELECT id, least(row_number() OVER (ORDER BY urgency, not_before, id) - 1, {MAX_TURNS}) AS number FROM due
+)
+UPDATE telephony_text t SET not_before = %(first)s::timestamptz + turn.number * make_interval(secs => %(each_s)s)
+FROM turn WHERE t.id = turn.id
+"""
 
 # Conditions of the loops, which rest while they are false. A condition on the status is an index's.
 IS_CALL_TO_PLACE = """
@@ -331,6 +348,15 @@ def texts_to_send(
     Alerts come first, then offers and replies, then others. Within each, accounts take turns.
     """
     return _fetch_due(_TEXTS_TO_SEND, {"now": now, "limit": limit}, but, full)
+
+
+def space_texts(number_id: int, first: datetime, each_s: float, now: datetime) -> None:
+    """Make the due texts of a number due one after another, the most urgent at `first`.
+
+    Texts that are locked elsewhere are skipped. Call it with the number's advisory lock.
+    """
+    given = {"number": number_id, "first": first, "each_s": each_s, "now": now}
+    prepared.execute(_SPACE_TEXTS, given)
 
 
 def next_to_send(now: datetime) -> datetime | None:

@@ -145,6 +145,26 @@ def test_a_number_sends_at_its_pace(texter: Caller, step: Callable) -> None:
     assert services.send_text(texts[2].pk).status == "created"
 
 
+def test_waiting_texts_get_a_turn_each_in_the_order_of_urgency(texter: Caller, step: Callable) -> None:
+    OutboundNumber.objects.filter(pk=texter.number.pk).update(texts_per_second=0.01)
+    services.send_text(create_text(texter).pk)
+    later = create_text(texter, subject_id=2, not_before=clock.now() + timedelta(hours=1))
+    texts = [
+        create_text(texter, subject_id=n, purpose=purpose)
+        for n, purpose in enumerate(("test", "test", "reply"), 3)
+    ]
+    free_at = services.send_text(texts[0].pk).not_before - timedelta(seconds=100)
+    assert 90 < (free_at - clock.now()).total_seconds() <= 100
+    waits = [(Text.objects.get(pk=text.pk).not_before - free_at).total_seconds() for text in texts]
+    assert waits == [100, 200, 0]
+    later.refresh_from_db()
+    assert later.not_before - free_at > timedelta(minutes=50), "it was not due"
+    clock.travel(101)
+    step("texts")
+    text_is(texts[2], "delivered")
+    assert Text.objects.filter(status="created", not_before__gt=clock.now()).count() == 3
+
+
 def test_a_text_of_several_segments_takes_several_turns(texter: Caller) -> None:
     OutboundNumber.objects.filter(pk=texter.number.pk).update(texts_per_second=0.01)
     first, second = create_text(texter, body="a" * 400), create_text(texter, subject_id=2)

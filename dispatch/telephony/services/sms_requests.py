@@ -105,7 +105,8 @@ def _claim(text_id: int) -> tuple[Text, bool]:
             update_fields(text, not_before=now + PAUSED_RETRY)
             return text, False
         if (free_at := _free_at(text)) > now:
-            update_fields(text, not_before=free_at)
+            sql.space_texts(text.number_id, free_at, 1 / text.number.texts_per_second, now)
+            text.refresh_from_db(fields=["not_before"])
             return text, False
         if not spend_caps.reserve(text.organization_id, price_sql.TEXTS, purpose=text.purpose):
             _hold_for_cap(text, now)
