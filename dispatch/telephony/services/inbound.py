@@ -343,9 +343,15 @@ def end_call(number: OutboundNumber, webhook: IncomingWebhook) -> None:
 
 
 def end_unreported_calls() -> int:
-    """End inbound calls whose end was not reported within a day. Return how many."""
-    forgotten = InboundCall.objects.filter(ended_at=None, created_at__lt=clock.now() - MAX_CALL_DURATION)
-    return forgotten.update(status=InboundCall.Status.COMPLETED, ended_at=clock.now())
+    """End inbound calls whose end was not reported within a day, a batch at a time. Return how many."""
+    unreported = InboundCall.objects.filter(ended_at=None, created_at__lt=clock.now() - MAX_CALL_DURATION)
+    with transaction.atomic():
+        calls = list(unreported.order_by("id").select_for_update(skip_locked=True, no_key=True)[:BATCH])
+        ended = InboundCall.objects.filter(pk__in=[call.pk for call in calls])
+        ended.update(status=InboundCall.Status.COMPLETED, ended_at=clock.now())
+        for call in calls:
+            events.append(call.organization_id, "inboundcall.completed", call.pk, purpose=call.purpose)
+    return len(calls)
 
 
 def _store_call(number: OutboundNumber, webhook: IncomingWebhook) -> InboundCall:
