@@ -124,6 +124,21 @@ def test_an_unknown_outcome_is_looked_up_and_only_then_not_sent(
     assert text_is(text, "not_sent").error_message == "the provider has no such text"
 
 
+def test_text_of_a_provider_that_lists_nothing_may_have_been_sent(
+    texter: Caller, step: Callable, settings: Any
+) -> None:
+    settings.PROVIDER_TIMEOUT_S = 0.5
+    texter.sim.time_out_before_creating(hold=2, on="message")
+    text = services.send_text(create_text(texter).pk)
+    texter.sim.answer_500(on="list", times=None)
+    clock.travel(24 * 3600)
+    step("texts_reconciler")
+    assert Text.objects.get(pk=text.pk).status == "unknown"
+    clock.travel(2 * 3600)
+    step("texts_reconciler")
+    assert "may have been sent" in text_is(text, "not_sent").error_message
+
+
 def test_a_429_is_sent_again(texter: Caller, step: Callable) -> None:
     texter.sim.answer_429(retry_after=5, on="message")
     text = services.send_text(create_text(texter).pk)
@@ -236,6 +251,7 @@ def test_text_without_a_report_ends_eventually(texter: Caller, step: Callable) -
     step("texts_reconciler")
     assert Text.objects.get(pk=text.pk).ended_at is None
     assert InboundCall.objects.get(pk=call.pk).status == "completed"
+    assert Event.objects.get(kind="inboundcall.completed").subject_id == call.pk
     clock.travel(2 * 86_400)
     step("texts_reconciler")
     ended = Text.objects.get(pk=text.pk)

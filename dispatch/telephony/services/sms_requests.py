@@ -320,10 +320,20 @@ def _look_up(text: Text) -> None:
             # the account's next texts have their turn first
             Text.objects.filter(pk=text.pk, status=Status.UNKNOWN).update(checked_at=asked_at)
             return
-        listed = []
+        _give_up(text.pk)
     else:
         failing_accounts.discard(text.account_id)
-    _resolve(text.pk, listed, asked_at)
+        _resolve(text.pk, listed, asked_at)
+
+
+def _give_up(text_id: int) -> None:
+    with transaction.atomic():
+        text = lock_text(text_id)
+        changed = text.status == Status.UNKNOWN and transition(
+            text, Status.NOT_SENT, error_message="the provider never listed its texts, so it may have been sent"
+        )
+    if changed:
+        notify_handler(text)
 
 
 def _resolve(text_id: int, listed: list[ListedText], asked_at: datetime) -> bool:
