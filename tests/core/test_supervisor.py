@@ -13,7 +13,10 @@ from typing import Any
 
 import psutil
 import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.multiprocess import MultiProcessCollector
 
+from dispatch.core.observability import metrics
 from dispatch.core.runtime import supervisor as supervision
 from dispatch.core.runtime.supervisor import NotReady, ProcessSpec, Supervisor
 from dispatch.dev.stack import stop_grace_s
@@ -67,6 +70,27 @@ def test_crashing_child_is_reported_and_retried() -> None:
         assert "    no such table" in reported.split("keeps crashing")[1]
         wait_until(lambda: out.getvalue().count("| no such table") > reported.count("| no such table"))
         assert children.pid_of("web")
+
+
+def test_a_child_started_again_continues_its_counters_in_the_same_files(tmp_path: Path) -> None:
+    """Each process keeps its metrics in files, and every scrape reads all of them."""
+    count = (
+        "import os, time, django; django.setup(); from dispatch.core.observability import metrics;"
+        "metrics.redis_rebuilds.inc(); os.fork() or metrics.redis_rebuilds.inc(); print('up'); time.sleep(600)"
+    )
+    folder = tmp_path / "metrics"
+    env = {**os.environ, **metrics.new_folder(folder), "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    out = io.StringIO()
+    with Supervisor([python("worker dispatch-queue 1", count)], env, out=out) as children:
+        for start in (1, 2):
+            wait_until(lambda: out.getvalue().count("| up") == 2 * start)  # noqa: B023
+            os.kill(children.pid_of("worker dispatch-queue 1") or 0, signal.SIGKILL)
+        wait_until(lambda: out.getvalue().count("| up") == 6)
+    collected = CollectorRegistry()
+    MultiProcessCollector(collected, str(folder))
+    assert collected.get_sample_value("dispatch_redis_rebuilds_total") == 6
+    assert (folder / "counter_worker-dispatch-queue-1.db").exists()
+    assert len([file for file in folder.iterdir() if file.name.startswith("counter_worker")]) == 1
 
 
 def test_wait_for_ready_fails_with_the_last_lines() -> None:

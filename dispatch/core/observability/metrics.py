@@ -13,7 +13,7 @@ import hmac
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
@@ -24,11 +24,14 @@ from django.conf import settings
 from django.core.management import CommandError
 from prometheus_client import REGISTRY, CollectorRegistry, Counter, Histogram, generate_latest, make_wsgi_app
 from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
+from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
 from dispatch.core.environment import made_folder
 from dispatch.core.observability import liveness
+from dispatch.core.observability.metric_files import FOLDER, use_files_of_child
+
+use_files_of_child()
 
 log = structlog.get_logger(__name__)
 
@@ -61,8 +64,6 @@ forgotten = Counter("dispatch_forgotten_total", "Rows deleted by retention, by k
 gauge_failures = Counter(
     "dispatch_gauge_failures_total", "Gauges that could not be read at scrape time.", ["gauge"]
 )
-
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"  # the library's variable
 
 # Pairs of a gauge: (label values, figure).
 Samples = Iterable[tuple[tuple[str, ...], float]]
@@ -141,12 +142,6 @@ def collect(folder: Path) -> dict[str, str]:
     shared = new_folder(folder)
     os.environ.update(shared)
     return shared
-
-
-def delete_live_gauges(pid: int, environment: Mapping[str, str]) -> None:
-    """Delete the live gauges of an ended child with this environment; its counters remain."""
-    if folder := environment.get(FOLDER):
-        mark_process_dead(pid, folder)
 
 
 def may_read(authorization: str) -> bool:

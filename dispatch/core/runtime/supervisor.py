@@ -28,7 +28,7 @@ from typing import Any, TextIO
 
 import requests
 
-from dispatch.core.observability import metrics
+from dispatch.core.observability import metric_files
 
 FIRST_PAUSE_S = 0.5
 MAX_PAUSE_S = 30.0
@@ -245,7 +245,7 @@ class Supervisor:
         try:
             child.process = subprocess.Popen(
                 child.spec.command,
-                env=self._env,
+                env={**self._env, **metric_files.child_variables(child.spec.name)},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -274,7 +274,7 @@ class Supervisor:
     def _reap(self, child: _Child, now: float) -> None:
         assert child.process is not None
         _signal_group(child.process.pid, signal.SIGKILL)  # also kills processes that the child left behind
-        metrics.delete_live_gauges(child.process.pid, self._env)
+        metric_files.delete_live_gauges(child.spec.name, self._env)
         if child.reader:
             child.reader.join(timeout=1)
         if child.draining:
