@@ -127,9 +127,7 @@ def _fault_of(error: Exception, before: WriteFault | None) -> WriteFault | None:
     """Return the fault that the error shows. One that says nothing about writes changes nothing."""
     state = getattr(error, "sqlstate", None) or ""
     reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-    is_connection = (
-        not isinstance(error, psycopg.Error) or not state or state.startswith(("08", "28", "40", "57P"))
-    )
+    is_connection = not isinstance(error, psycopg.Error) or not state or state.startswith(_UNRELATED_STATES)
     if is_connection or isinstance(error, _UNRELATED):
         return before
     if isinstance(error, errors.DiskFull):
