@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +19,7 @@ from rq.suspension import resume, suspend
 from dispatch.core.redis.client import client
 from dispatch.core.runtime import autoscaler_metrics, queues
 from dispatch.core.runtime import supervisor as supervision
-from dispatch.core.runtime.autoscaler import Autoscaler
+from dispatch.core.runtime.autoscaler import Autoscaler, report_key
 from dispatch.core.runtime.autoscaling_rules import Policy
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.core.runtime.supervisor import Supervisor
@@ -100,6 +103,14 @@ def test_without_redis_nobody_is_stopped_and_the_minimum_is_there(
     scaler.step(0)
     scaler.step(1)
     assert scaler.workers(QUEUE) == 1
+
+
+def test_reports_of_machines_that_are_gone_are_deleted() -> None:
+    old, recent = (json.dumps({"at": time.time() - age_s, "queues": {}}) for age_s in (3600, 1))
+    client().hset(report_key(), mapping={"gone": old, "here": recent})
+    scaler = Autoscaler({}, Supervisor([], {}), cap=10)
+    scaler.run(wait=lambda seconds: True)
+    assert set(client().hkeys(report_key())) == {b"here", socket.gethostname().encode()}
 
 
 def test_draining_workers_count_towards_the_connections() -> None:

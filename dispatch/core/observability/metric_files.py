@@ -27,7 +27,7 @@ def child_variables(name: str) -> dict[str, str]:
 def use_files_of_child() -> None:
     """Use the child's files. Call it before the first metric is created.
 
-    A process that is not a direct child of the supervisor runs beside one: its files are named after its process id.
+    Any other process than a direct child of the supervisor runs beside one, so its files have its process id.
     """
     supervisor, _, name = os.environ.get(_CHILD, "").partition(" ")
     if os.environ.get(FOLDER) and supervisor == str(os.getppid()):

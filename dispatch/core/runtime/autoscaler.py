@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import structlog
 from django.conf import settings
@@ -42,7 +43,7 @@ class _Queue:
 
 
 class Autoscaler:
-    """Scale workers. `supervisor` runs them; `cap` is the total maximum (each has one database connection)."""
+    """Scale workers. `supervisor` runs them; `cap` is the total maximum."""
 
     def __init__(self, policies: Mapping[str, Policy], supervisor: Supervisor, cap: int) -> None:
         self._queues = {name: _Queue(policy) for name, policy in policies.items()}
@@ -51,6 +52,7 @@ class Autoscaler:
 
     def run(self, wait: Callable[[float], bool]) -> None:
         """Step until `wait(seconds)` returns true."""
+        _delete_old_reports()
         while True:
             liveness.set_deadline("autoscaler", STUCK_AFTER_S)
             self.step(time.monotonic())
@@ -138,6 +140,22 @@ class Autoscaler:
 def report_key() -> str:
     """Return the Redis hash in which each machine's autoscaler reports its decisions."""
     return key("autoscale")
+
+
+def _delete_old_reports() -> None:
+    """Delete the reports of machines without an autoscaler: a container has another host name each time."""
+    try:
+        reports: Any = client().hgetall(report_key())
+        old = [host for host, report in reports.items() if not is_recent(json.loads(report))]
+        if old:
+            client().hdel(report_key(), *old)
+    except REDIS_ERRORS as error:
+        log.debug("autoscaler_reports_not_deleted", error=str(error))
+
+
+def is_recent(report: Mapping[str, Any]) -> bool:
+    """Return whether the report's autoscaler still runs."""
+    return bool(time.time() - report["at"] <= REPORT_LIFETIME_S)
 
 
 def policies() -> dict[str, Policy]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,7 +11,7 @@ from django.conf import settings
 from dispatch.core import clock
 from dispatch.core.observability.metrics import gauge
 from dispatch.core.redis.client import client
-from dispatch.core.runtime.autoscaler import REPORT_LIFETIME_S, report_key
+from dispatch.core.runtime.autoscaler import is_recent, report_key
 from dispatch.core.runtime.queues import read_queue
 
 LABELS = ("host", "queue", "what")
@@ -24,7 +23,7 @@ def autoscaler_reports() -> Iterator[tuple[str, dict[str, Any]]]:
     reports: Any = client().hgetall(report_key())
     for host, raw in reports.items():
         report = json.loads(raw)
-        if time.time() - report["at"] <= REPORT_LIFETIME_S:
+        if is_recent(report):
             yield host.decode(), report
 
 
