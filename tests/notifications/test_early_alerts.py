@@ -159,6 +159,27 @@ def test_one_event_that_fails_does_not_hold_up_the_others(ours: Tenant, stuck: N
     assert Alert.objects.get().event_id > first.pk
 
 
+def test_a_stopped_organization_costs_only_its_own_events(ours: Tenant) -> None:
+    theirs = tenant("Bravotown")
+    notify()
+    position = EventCursor.objects.get(name=loops.reader.name)
+    own = f"{loops.reader.name}:{theirs.organization.pk}"
+    with held_horizon():  # nothing is read in order meanwhile
+        kept = turns_pending(theirs)
+        for _ in range(3):
+            turns_pending(ours)
+        notify_early()
+        assert len(loops.early._taken) == 4
+    EventCursor.objects.create(name=own, xid=position.xid, event_id=position.event_id, moved_at=clock.now())
+    last = turns_pending(ours)
+    last.refresh_from_db()
+    EventCursor.objects.filter(name=loops.reader.name).update(xid=last.xid, event_id=last.pk)
+    loops.early.step()
+    assert set(loops.early._taken) == {kept.pk}
+    loops.early.step()
+    assert Alert.objects.count() == 5, "each alerts once"
+
+
 def test_two_notifiers_at_once_notify_once(ours: Tenant, stuck: None) -> None:
     for _ in range(5):
         turns_pending(ours)

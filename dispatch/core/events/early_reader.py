@@ -34,7 +34,9 @@ WHERE (e.xid, e.id) > (l.xid, l.event_id) AND e.kind = ANY(%(kinds)s) AND e.id <
 {order}
 """
 PEEK = f"""
-SELECT l.xid, l.event_id, (SELECT max(id) FROM core_event), early.id IS NOT NULL
+SELECT c.xid, c.event_id,
+       (SELECT string_agg(o.name, ' ') FROM core_eventcursor o WHERE starts_with(o.name, c.name || ':')),
+       (SELECT max(id) FROM core_event), early.id IS NOT NULL
 FROM {_CURSORS}
 LEFT JOIN LATERAL (SELECT e.id FROM core_event e {_EVENTS} LIMIT 1) early ON true
 WHERE c.name = %(name)s
@@ -71,7 +73,7 @@ class EarlyReader:
 
     def reset(self) -> None:
         """Reset the cache, so that the next step checks all events again (tests)."""
-        self._taken: dict[int, int] = {}  # ids and transactions of handled events
+        self._taken: dict[int, tuple[int, int]] = {}  # handled events: id → transaction, organization
         self._failed.clear()
         self._marks: deque[tuple[float, int]] = deque()  # times with the highest id at that time
         self._scanned_at: float | None = None  # when everything beyond the cursor was last checked
@@ -82,8 +84,12 @@ class EarlyReader:
         is_full_scan = self._scanned_at is None or now - self._scanned_at >= LOOK_BACK_S
         floor = 0 if is_full_scan else self._floor(now)
         order = ORDER[floor == 0]
-        position, newest, is_event_ready = self._peek(floor, order)
-        self._taken = {pk: xid for pk, xid in self._taken.items() if (xid, pk) > position}
+        position, apart, newest, is_event_ready = self._peek(floor, order)
+        self._taken = {
+            pk: (xid, organization_id)
+            for pk, (xid, organization_id) in self._taken.items()
+            if (xid, pk) > position or organization_id in apart
+        }
         handled = 0
         events_read: list[Event] = []
         if is_event_ready:
@@ -97,16 +103,17 @@ class EarlyReader:
         self._marks.append((now, newest))
         return handled
 
-    def _peek(self, floor: int, order: str) -> tuple[tuple[int, int], int, bool]:
-        """Return where the cursor that is furthest behind is, the newest id, and whether there is an event."""
+    def _peek(self, floor: int, order: str) -> tuple[tuple[int, int], set[int], int, bool]:
+        """Return the cursor, the organizations with another one, the newest id, and whether there is an event."""
         given = self._parameters(floor)
         statement = PEEK.format(order=order)
         rows = prepared.fetch_by_index(statement, given)
         if not rows:
             EventCursor.objects.get_or_create(name=self.reader.name)
             rows = prepared.fetch_by_index(statement, given)
-        xid, event_id, newest, is_event_ready = rows[0]
-        return (xid, event_id), newest or 0, is_event_ready
+        xid, event_id, own, newest, is_event_ready = rows[0]
+        apart = {int(name.rpartition(":")[2]) for name in (own or "").split()}
+        return (xid, event_id), apart, newest or 0, is_event_ready
 
     def _handle(self, event: Event) -> bool:
         try:
@@ -116,7 +123,7 @@ class EarlyReader:
             log.exception("event_not_handled_early", reader=self.reader.name, event_id=event.pk, kind=event.kind)
             self._failed.add(event.pk)
             return False
-        self._taken[event.pk] = event.xid
+        self._taken[event.pk] = event.xid, event.organization_id
         return True
 
     def _floor(self, now: float) -> int:
@@ -132,5 +139,5 @@ class EarlyReader:
     def _parameters(self, floor: int) -> dict[str, Any]:
         return {
             "name": self.reader.name, "floor": floor, "kinds": list(self.reader.kinds or ()),
-            "taken": [*self._taken, *self._failed.keys()],
+            "taken": [pk for pk in (*self._taken, *self._failed.keys()) if pk > floor],
         }  # fmt: skip
