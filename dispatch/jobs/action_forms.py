@@ -19,6 +19,7 @@ from dispatch.core.languages import mark, ngettext
 from dispatch.jobs import services
 from dispatch.jobs.models import Job, Offer, Priority
 from dispatch.jobs.rules import Action, actions_in
+from dispatch.jobs.rules.duplicates import on_one_line
 from dispatch.jobs.rules.on_the_way import MAX_ETA_MINUTES, MAX_LATE_MINUTES
 from dispatch.jobs.rules.phrases import join_names
 from dispatch.jobs.services.corrections import KEEP
@@ -98,7 +99,7 @@ class AddressField(forms.CharField):
         )
 
     def to_python(self, value: Any) -> str:
-        return " ".join((super().to_python(value) or "").split())
+        return on_one_line(super().to_python(value) or "")
 
 
 class ActionForm(forms.Form):
@@ -288,7 +289,8 @@ def perform_action(action: Action, job: Job, values: dict[str, Any], actor: Acto
     elif action is Action.TECHNICIAN_TOLD:
         services.mark_technician_told(job.pk, values.get("who_knows"), **decision, **note)
     elif action is Action.DISPATCH_AGAIN:
-        corrected = values["address"] if values["address"] != job.address else ""
+        is_same = on_one_line(values["address"]) == on_one_line(job.address)
+        corrected = "" if is_same else values["address"]
         services.dispatch_again(job.pk, correction=services.Correction(address=corrected), **decision, **note)
     elif action is Action.CORRECT:
         changed = values["changed"]

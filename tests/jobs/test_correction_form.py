@@ -1,4 +1,4 @@
-"""The form that corrects a job sends what its user changed, and keeps what another dispatcher changed."""
+"""The forms of a job send what their user changed, and keep what another dispatcher changed."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from typing import Any
 import pytest
 from django.urls import reverse
 
+from dispatch.jobs import services
 from dispatch.jobs.models import Job
-from tests.harness.jobs import Floor
+from tests.harness.jobs import MARIA, Floor
 from tests.support import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
 class Screen:
-    """The page of the correction as a browser holds it. `where`: the board's panel or the admin's page."""
+    """The page of an action as a browser holds it. `where`: the board's panel or the admin's page."""
 
-    def __init__(self, floor: Floor, job: Job, where: str) -> None:
+    def __init__(self, floor: Floor, job: Job, where: str, action: str = "correct") -> None:
         admin = factories.admin(floor.organization)
         self.browser = factories.browser(admin)
-        self.address = reverse(where, args=[job.pk, "correct"])
+        self.address = reverse(where, args=[job.pk, action])
         self.answer: Any = self.browser.get(self.address)
         self.entered = self._fields()
 
@@ -96,6 +97,16 @@ def test_an_address_in_two_lines_is_read_as_one(floor: Floor, where: str) -> Non
     assert floor.job(job).address == "1 W Adams St\nPhoenix, AZ 85003", "it was not changed"
     assert Screen(floor, job, where).send(address="200 W Washington St,\nPhoenix, AZ 85003").status_code == 302
     assert floor.job(job).address == "200 W Washington St, Phoenix, AZ 85003"
+
+
+def test_a_job_called_again_without_a_new_address_keeps_its_position(floor: Floor, where: str) -> None:
+    floor.crew("Ann")
+    job = floor.started(address="1 W Adams St\nPhoenix,  AZ 85003", lat=33.45, lng=-112.07)
+    services.cancel(job.pk, "a mistake", actor=MARIA)
+    assert Screen(floor, job, where, "dispatch_again").send().status_code == 302
+    after = floor.job(job)
+    assert (after.status, after.address) == ("dispatching", "1 W Adams St\nPhoenix,  AZ 85003")
+    assert (after.lat, after.lng, after.position_source) == (33.45, -112.07, "form")
 
 
 @pytest.mark.parametrize("seen", ["", "[]", "{", '{"notes": 5}', "[" * 5000])

@@ -112,6 +112,21 @@ def test_dispatchers_and_corrected_phones_do_not_count(shop):
     assert Job.objects.get(pk=job.pk).status == "dispatching"
 
 
+@pytest.mark.parametrize(
+    "spelling", ["200 W Washington St\nPhoenix, AZ 85003", "200 W  Washington St, Phoenix, AZ 85003"]
+)
+def test_phone_only_does_not_move_a_request_with_an_address_of_two_lines(shop, spelling):
+    job = shop.job(address=spelling, lat=33.45, lng=-112.07)
+    offer = Offer.objects.get(job=job)
+    page = Page(job)
+    entered = spelling.replace("\n", "\r\n")  # as browsers send it
+    assert correction(page, address=entered, phone="602-555-0199").status_code == 303
+    now = page.now()
+    assert (now.address, now.lat, now.lng, now.position_source) == (spelling, 33.45, -112.07, "form")
+    assert Offer.objects.get(job=job, status="pending") == offer
+    assert Event.objects.get(kind="job.corrected").data["changed"] == ["phone"]
+
+
 def test_limit_is_a_setting(shop, settings):
     settings.CUSTOMER_MOVE_RATE = "1/hour"
     job = shop.job()

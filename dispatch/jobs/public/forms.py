@@ -13,6 +13,7 @@ from dispatch.core import zips
 from dispatch.core.languages import active, mark
 from dispatch.core.languages import gettext as _
 from dispatch.jobs.models import Job, Priority, PublicForm, ServiceType
+from dispatch.jobs.rules.duplicates import on_one_line
 
 URGENCY = (
     (str(Priority.NORMAL.value), mark("It can wait a day or two")),
@@ -140,4 +141,10 @@ class CorrectionForm(forms.Form):
 
     def clean_address(self) -> str:
         """Return the address on one line."""
-        return " ".join(self.cleaned_data["address"].split())
+        return on_one_line(self.cleaned_data["address"])
+
+    @property
+    def new_address(self) -> str:
+        """The address of the valid form; "" if it is the job's, apart from line breaks and spaces."""
+        address: str = self.cleaned_data["address"]
+        return "" if address == on_one_line(self.initial["address"]) else address

@@ -132,10 +132,8 @@ def _cancel(job: Job, entered: Any, form: CorrectionForm) -> str:
 def _correct(job: Job, entered: Any, form: CorrectionForm) -> str:
     if not form.is_valid():
         raise ValidationError(_("Please fix the errors below."))
-    address, phone = form.cleaned_data["address"], form.cleaned_data["phone"]
-    corrected = services.correct_request(
-        job.pk, address=address if address != job.address else "", phone=phone.as_e164 if phone else ""
-    )
+    phone = form.cleaned_data["phone"]
+    corrected = services.correct_request(job.pk, address=form.new_address, phone=phone.as_e164 if phone else "")
     return "asked" if corrected.pending_reason == Job.PendingReason.MOVED_OFTEN else "corrected"
 
 

@@ -12,6 +12,11 @@ _ABBREVIATIONS = {
 _STATE_AND_ZIP = re.compile(r"\b(?:[a-z]{2} )?(\d{5})(?: \d{4})?$")
 
 
+def on_one_line(address: str) -> str:
+    """Return the address without line breaks and repeated spaces, as forms read it."""
+    return " ".join(address.split())
+
+
 def address_key(address: str) -> str:
     """Return a key that is equal for spellings of one address, or "" if it names no house.
 
