@@ -100,6 +100,26 @@ def test_stored_text_about_something_else_waits_for_its_loop(texting: Floor) -> 
     assert Text.objects.get(sid="SM1").handled_at is None
 
 
+def test_stored_text_takes_the_job_that_a_duplicate_is_merged_into(texting: Floor) -> None:  # noqa: F811
+    (ann,) = texting.crew("Ann")
+    texting.phone(ann).will(manual(), manual(), manual())
+    job = texting.started()
+    texting.rings(ann)
+    services.pause(job.pk, actor=MARIA)
+    duplicate = texting.started()
+    texting.until(lambda: texting.offers(duplicate) == [("Ann", "pending")])
+    services.pause(duplicate.pk, actor=MARIA)
+    services.resume(job.pk, actor=MARIA)
+    texting.until(lambda: ("Ann", "pending") in texting.offers(job))
+    texting.rings(ann)
+    texted(texting, ann, "Reply 1")
+    record_text(texting, ann, "1")
+    services.merge_duplicate(duplicate.pk, actor=MARIA)
+    after = texting.job(job)
+    assert (after.status, after.technician, texting.status(duplicate)) == ("assigned", ann, "cancelled")
+    assert texting.kinds(job)[-1] == "job.duplicate_merged"
+
+
 def test_stored_key_of_a_call_back_counts_before_a_decision(floor: Floor) -> None:
     ann, bob = floor.crew("Ann", "Bob")
     floor.set_policy(missed_call_grace_s=60)

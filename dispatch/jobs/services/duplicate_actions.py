@@ -31,6 +31,7 @@ def merge_duplicate(job_id: int, *, actor: Actor, version: int | None = None, no
             Job.objects.filter(pk=job.pk).update(duplicate_state=Job.DuplicateState.MERGED)
         job = cancel(job_id, DUPLICATE.format(number=other.pk), actor=actor)
         said = " ".join(filter(None, (note, notes)))[:500]
+        other = transitions.lock_job(other.pk)  # a recorded answer may have assigned it in this transaction
         transitions.save_job(other)  # canceling its earlier version is a conflict
         transitions.append_job_event(other, "job.duplicate_merged", actor=actor, duplicate=job.pk, note=said)
     return job
