@@ -84,6 +84,12 @@ def test_customer_is_answered_in_spanish_and_the_log_stays_english(desk: Desk) -
     assert "Su solicitud fue cancelada. Si no lo esperaba" in shown(customer_page(job), do="correct", address="x")
 
 
+def test_customer_reads_in_spanish_that_the_address_is_not_found(desk: Desk) -> None:
+    page = shown(customer_page(desk.assigned()), do="correct", address="Calle Ninguna")
+    assert is_spanish(page)
+    assert "No encontramos esta dirección. Agregue la ciudad y el código postal." in page
+
+
 def test_refusal_names_the_number_to_call_in_spanish(desk: Desk) -> None:
     job = desk.assigned()
     services.mark_started(job.pk, actor=MARIA)

@@ -346,6 +346,13 @@ class Correction:
     lng: float | None = None
 
 
+class AddressNotFound(ValidationError):
+    """Raised as a ValidationError {address} if a location can't be found."""
+
+    def __init__(self) -> None:
+        super().__init__({"address": _("Address not found. Enter a ZIP code or coordinates.")})
+
+
 def dispatch_again(
     job_id: int, *, actor: Actor, version: int | None = None, note: str = "", correction: Correction | None = None
 ) -> Job:
@@ -355,7 +362,7 @@ def dispatch_again(
     position, or with a correction, is geocoded again. The returned job is `pending` again if nobody is near.
 
     Call it outside any transaction, because it may call a geocoder. Besides the module's exceptions, it raises
-    ValidationError {address} if the location still can't be found.
+    AddressNotFound if the location still can't be found.
     """
     before = Job.objects.select_related("organization").get(pk=job_id)
     moved = correction is not None and bool(correction.address or correction.lat is not None)
@@ -374,7 +381,7 @@ def dispatch_again(
             job.address, job.lat, job.lng, job.position_source = address, where.lat, where.lng, where.source
             job.address_key = address_key(address)
         elif moved or job.lat is None:
-            raise ValidationError({"address": _("Address not found. Enter a ZIP code or coordinates.")})
+            raise AddressNotFound
         customer_texts.withdraw(job, CustomerTextKind.CANCELLED)
         job.technician, job.assigned_at, job.ended_at = None, None, None
         job.calls_at_any_hour = ranking.freeze_and_check_hold(job)  # a person decided to call now

@@ -27,6 +27,7 @@ from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.jobs.rules.duplicates import address_key
 from dispatch.jobs.services import customer_texts, notices, ranking, slots, transitions, travel
 from dispatch.jobs.services.actions import (
+    AddressNotFound,
     Correction,
     begin_dispatch_again,
     locked_for_action,
@@ -93,7 +94,7 @@ def correct(
     dispatcher decides.
 
     Call it outside any transaction, because it may call a geocoder. Raises, besides the module's exceptions,
-    ValidationError {address} if the new location can't be found, {address} if nothing would change, and
+    AddressNotFound if the new location can't be found, and ValidationError {address} if nothing would change, and
     {arrival_window} if the new window can't be promised.
     """
     before = Job.objects.select_related("organization").get(pk=job_id)
@@ -106,7 +107,7 @@ def correct(
             organization=before.organization,
         )
         if where is None:
-            raise ValidationError({"address": _("Address not found. Enter a ZIP code or coordinates.")})
+            raise AddressNotFound
     if is_moved or details is not None:
         travel.load_before_action(job_id, where)
     with locked_for_action(job_id, Action.CORRECT, version) as job:

@@ -15,7 +15,7 @@ from dispatch.core.languages import is_english, mark
 from dispatch.jobs.models import Job, Submission
 from dispatch.jobs.rules import Action, status_after
 from dispatch.jobs.services import transitions
-from dispatch.jobs.services.actions import Correction, cancel
+from dispatch.jobs.services.actions import AddressNotFound, Correction, cancel
 from dispatch.jobs.services.corrections import BY_CUSTOMER, correct
 from dispatch.jobs.services.customer_texts import CUSTOMER, load_policy
 
@@ -81,9 +81,9 @@ def correct_request(job_id: int, *, address: str = "", phone: str = "") -> Job:
         job.refresh_from_db()
         _require(job, can_correct(job), "change")
         raise CustomerRefusal(_("Your request has just changed. Please try again.")) from None
-    except ValidationError as error:
-        if "Address not found" in " ".join(error.messages):
-            raise ValidationError({"address": _(NOT_FOUND)}) from None
+    except AddressNotFound:
+        raise ValidationError({"address": _(NOT_FOUND)}) from None
+    except ValidationError:
         if is_english():
             raise
         raise ValidationError({"address": _("Please check the address and the phone number.")}) from None
