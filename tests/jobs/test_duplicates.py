@@ -15,6 +15,7 @@ from dispatch.jobs.public.status import describe_status
 from dispatch.jobs.rules.duplicates import address_key
 from notifications.models import Notification
 from tests.core.threads import Elsewhere
+from tests.harness.customer_texts import Shop, texts
 from tests.harness.jobs import Floor
 from tests.jobs.test_threads import MARIA, Desk
 from tests.support import factories
@@ -115,6 +116,19 @@ def test_merge_cancels_the_job_with_a_link(desk):
     assert f"Maria Lopez merged job {second.pk} into this one (“The dog bites.”)" in said
     assert describe_status(second.submission).title == "We combined this with your other request"
     assert desk.api.post(f"jobs/{second.pk}/merge-duplicate/", {}).status_code == 409
+
+
+def test_merged_job_that_is_called_again_is_no_longer_merged(db):
+    shop = Shop(sends_cancelled=True)
+    first, second = shop.job(), shop.job()
+    services.merge_duplicate(second.pk, actor=MARIA)
+    again = services.dispatch_again(second.pk, actor=MARIA)
+    assert (again.duplicate_state, again.duplicate_of, again.is_possible_duplicate) == ("dismissed", first, False)
+    second.refresh_from_db()
+    assert (second.status, second.duplicate_state) == ("dispatching", "dismissed")
+    services.cancel(second.pk, "by the customer", actor=MARIA)
+    assert texts(second) == [("cancelled", "created")]
+    assert describe_status(Job.objects.get(pk=second.pk).submission).title == "This request was canceled"
 
 
 def test_dismissed_flag_stays_away(desk):

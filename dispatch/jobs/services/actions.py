@@ -383,6 +383,8 @@ def dispatch_again(
         elif moved or job.lat is None:
             raise AddressNotFound
         customer_texts.withdraw(job, CustomerTextKind.CANCELLED)
+        if job.duplicate_state == Job.DuplicateState.MERGED:  # a person decided that it goes on
+            job.duplicate_state = Job.DuplicateState.DISMISSED
         job.technician, job.assigned_at, job.ended_at = None, None, None
         job.calls_at_any_hour = ranking.freeze_and_check_hold(job)  # a person decided to call now
         transitions.append_job_event(job, "job.dispatch_again", actor=actor, note=note)
