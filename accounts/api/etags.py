@@ -64,11 +64,15 @@ class VersionedMixin:
         named = named_etags(request)
         if request.method not in EDITS or not named:
             return row
-        type(row)._default_manager.select_for_update(no_key=True, of=("self",)).get(pk=row.pk)
+        self.lock_row(row)
         row = self.get_queryset().get(pk=row.pk)  # type: ignore[attr-defined]
         if self.etag_of(row) not in named:
             raise self._stale(row)
         return row
+
+    def lock_row(self, row: Any) -> None:
+        """Lock the row until the end of the transaction. Override it to lock other rows before it."""
+        type(row)._default_manager.select_for_update(no_key=True, of=("self",)).get(pk=row.pk)
 
     def etag_of(self, row: Any) -> str:
         """Return the ETag of the editable fields, without values that change by themselves (a position)."""

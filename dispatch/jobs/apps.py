@@ -28,7 +28,9 @@ class JobsConfig(AppConfig):
         history.register()
         recovery.register()
         technicians.on_leaving(
-            technicians.LeavingHandler(leaving.apply_answers, leaving.give_back_all, leaving.withdraw_offers)
+            technicians.LeavingHandler(
+                leaving.lock_jobs, leaving.apply_answers, leaving.give_back_all, leaving.withdraw_offers
+            )
         )
         voice.register()
         grouped_reports.register()

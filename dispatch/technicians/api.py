@@ -80,6 +80,10 @@ class TechnicianViewSet(
         "duty": (MEMBER, _MANAGE),  # any dispatcher; an API key needs `manage`
     }
 
+    def lock_row(self, row: Technician) -> None:
+        services.lock_jobs_of(row.pk)
+        super().lock_row(row)
+
     @extend_schema(request=PositionSerializer, responses=TechnicianSerializer)
     @action(detail=True, methods=["post"])
     def position(self, request: Request, **kwargs: Any) -> Response:

@@ -65,10 +65,12 @@ __all__ = [
 class LeavingHandler(NamedTuple):
     """What the jobs slice does when a technician is deactivated.
 
-    `apply_answers` applies answers that are recorded already, before anything else. `give_back` gives back all
-    open jobs. `withdraw_offers` withdraws what is being offered, after the commit.
+    `lock_jobs` locks the open and offered jobs, before anything else. `apply_answers` applies answers that are
+    recorded already. `give_back` gives back all open jobs. `withdraw_offers` withdraws what is being offered,
+    after the commit.
     """
 
+    lock_jobs: Callable[[int], None]
     apply_answers: Callable[[int], None]
     give_back: Callable[[int, Actor], None]
     withdraw_offers: Callable[[int, Actor], None]
@@ -88,6 +90,15 @@ class OpenJobs(Conflict):
 def on_leaving(handler: LeavingHandler) -> None:
     """Register what happens when a technician is deactivated. Called from AppConfig.ready()."""
     _leaving.append(handler)
+
+
+def lock_jobs_of(technician_id: int) -> None:
+    """Lock the technician's open and offered jobs until the end of the transaction.
+
+    Call it before a transaction that may deactivate the technician locks their row: jobs are locked first.
+    """
+    for handler in _leaving:
+        handler.lock_jobs(technician_id)
 
 
 def lock_technicians(technician_ids: Iterable[int]) -> None:
@@ -243,13 +254,19 @@ def change_technician(
 
     Deactivating a technician with open jobs needs `open_jobs`: GIVE_BACK passes them to other technicians, KEEP
     leaves them assigned. An offer that rings is withdrawn in any case. Raises Technician.DoesNotExist, and
-    OpenJobs if the choice is missing.
+    OpenJobs if the choice is missing. A transaction that locks the technician first calls `lock_jobs_of` before.
     """
-    for handler in _leaving if changes.get("is_active") is False else ():
-        handler.apply_answers(technician_id)  # before the technician is locked: jobs are locked first
-        if open_jobs == GIVE_BACK:
-            handler.give_back(technician_id, actor)
+    leaving = _leaving if changes.get("is_active") is False else ()
+    with transaction.atomic():  # not the next one: answers stay applied if the change is refused
+        if leaving:
+            lock_jobs_of(technician_id)
+        for handler in leaving:
+            handler.apply_answers(technician_id)
     with transaction.atomic():
+        if leaving and open_jobs == GIVE_BACK:
+            lock_jobs_of(technician_id)
+            for handler in leaving:
+                handler.give_back(technician_id, actor)
         return _change_technician(technician_id, changes, skills, shifts, open_jobs, actor)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
+from django.db import transaction
 from django.test import Client
 from django.urls import reverse
 
@@ -19,6 +22,7 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony import loops
 from dispatch.telephony.models import Call, Text
 from tests.api.client import Api
+from tests.core.threads import Elsewhere
 from tests.harness.jobs import MARIA, Floor
 from tests.harness.provider import record_only
 from tests.jobs.test_actions import assigned_to
@@ -89,6 +93,37 @@ def test_open_jobs_are_given_back_to_other_technicians(floor):
     assert floor.offers(job)[0] == ("Ann", "cannot_make_it")
 
 
+def deactivate_in_admin(floor: Floor, technician: Technician) -> Any:
+    address = reverse("admin:technicians_technician_change", args=[technician.pk])
+    return factories.browser(factories.admin(floor.organization)).post(
+        address, {**admin_form(technician), "open_jobs_then": "give_back"}
+    )
+
+
+def deactivate_with_etag(floor: Floor, technician: Technician) -> Any:
+    api = Api(user=factories.admin(floor.organization))
+    etag = api.get(f"technicians/{technician.pk}/")["ETag"]
+    body = {"is_active": False, "when_deactivated": "give_back"}
+    return api.patch(f"technicians/{technician.pk}/", body, If_Match=etag)
+
+
+@pytest.mark.parametrize("deactivate", [deactivate_in_admin, deactivate_with_etag])
+def test_technician_completes_a_job_while_all_are_given_back(floor, deactivate):
+    ann = floor.technician("Ann", max_open_jobs=2)
+    given_back, completed = assigned_to(floor, ann), assigned_to(floor, ann)
+    bob = floor.technician("Bob")
+    with transaction.atomic():
+        Job.objects.select_for_update(no_key=True).get(pk=completed.pk)
+        leaving = Elsewhere(lambda: deactivate(floor, ann))
+        leaving.wait_for_lock()
+        services.complete(completed.pk, actor=MARIA)
+    leaving.finish()
+    row = Technician.objects.get(pk=ann.pk)
+    assert (row.is_active, row.open_jobs, floor.status(completed)) == (False, 0, "completed")
+    floor.rings(bob)
+    assert floor.offers(given_back)[0] == ("Ann", "cannot_make_it")
+
+
 def test_kept_job_of_a_technician_who_left_needs_attention(floor):
     (ann,) = floor.crew("Ann")
     job = assigned_to(floor, ann)
@@ -99,6 +134,15 @@ def test_kept_job_of_a_technician_who_left_needs_attention(floor):
     user = factories.dispatcher(floor.organization)
     client.force_login(user, backend="django.contrib.auth.backends.ModelBackend")
     assert "Assigned to a technician who left" in client.get(reverse("console:board")).content.decode()
+
+
+def admin_form(technician: Technician) -> dict[str, Any]:
+    """The form of the admin that deactivates the technician, without the choice about open jobs."""
+    return {
+        "name": technician.name, "phone": str(technician.phone), "on_duty": "on", "lat": technician.lat,
+        "lng": technician.lng, "max_open_jobs": technician.max_open_jobs, "time_zone": "", "radius_m": "",
+        "shifts-TOTAL_FORMS": 0, "shifts-INITIAL_FORMS": 0,
+    }  # fmt: skip
 
 
 def test_api_and_admin_ask_what_happens_to_open_jobs(floor):
@@ -115,11 +159,7 @@ def test_api_and_admin_ask_what_happens_to_open_jobs(floor):
     client = Client()
     client.force_login(admin, backend="django.contrib.auth.backends.ModelBackend")
     address = reverse("admin:technicians_technician_change", args=[bob.pk])
-    form = {
-        "name": "Bob", "phone": str(bob.phone), "on_duty": "on", "lat": bob.lat, "lng": bob.lng,
-        "max_open_jobs": bob.max_open_jobs, "time_zone": "", "radius_m": "",
-        "shifts-TOTAL_FORMS": 0, "shifts-INITIAL_FORMS": 0,
-    }  # fmt: skip
+    form = admin_form(bob)
     page = client.post(address, form)
     assert "Bob has 1 open job" in page.content.decode()
     saved = client.post(address, {**form, "open_jobs_then": "give_back"})

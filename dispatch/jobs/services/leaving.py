@@ -27,6 +27,13 @@ BATCH = 100
 _failed_offers = RecentlyBlocked(5.0)
 
 
+def lock_jobs(technician_id: int) -> None:
+    """Lock the open and offered jobs of a technician who leaves until the end of the transaction, in id order."""
+    open_jobs = _open_jobs(technician_id).values_list("pk", flat=True)
+    ids = {*open_jobs, *_live_offers(technician_id).values_list("job_id", flat=True)}
+    list(Job.objects.filter(pk__in=ids).order_by("pk").select_for_update(no_key=True).values_list("pk"))
+
+
 def apply_answers(technician_id: int) -> None:
     """Apply the recorded keys of a technician who is about to leave, so that a job they have taken is known."""
     for job_id in _live_offers(technician_id).values_list("job_id", flat=True):
@@ -34,9 +41,12 @@ def apply_answers(technician_id: int) -> None:
 
 
 def give_back_all(technician_id: int, actor: Actor) -> None:
-    """Give back all open jobs of a technician who leaves, each in a separate transaction."""
-    open_jobs = Job.objects.filter(technician_id=technician_id, status=Job.Status.ASSIGNED).order_by("pk")
-    for job_id in open_jobs.values_list("pk", flat=True):
+    """Give back all open jobs of a technician who leaves. The jobs must be locked (`lock_jobs`).
+
+    Giving back the first one locks the technician, whom others lock after a job. Other technicians are ranked by
+    the roads that are known: the server is not asked within a transaction.
+    """
+    for job_id in _open_jobs(technician_id).values_list("pk", flat=True):
         with suppress(IllegalTransition):  # completed or reassigned meanwhile
             cannot_make_it(
                 job_id, actor=actor, note="The technician was deactivated.", technician_id=technician_id
@@ -64,6 +74,11 @@ def withdraw_inactive_offers() -> int:
             lambda pk: _withdraw_offer(pk, SYSTEM), pending, BATCH, event="offer_not_withdrawn",
             skipped=_failed_offers,
         )  # fmt: skip
+
+
+def _open_jobs(technician_id: int) -> QuerySet[Job]:
+    open_jobs: QuerySet[Job] = Job.objects.filter(technician_id=technician_id, status=Job.Status.ASSIGNED)
+    return open_jobs.order_by("pk")
 
 
 def _live_offers(technician_id: int) -> QuerySet[Offer]:
