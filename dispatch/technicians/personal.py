@@ -60,6 +60,7 @@ def erase(person: DataSubject) -> int:
         row.is_active, row.on_duty, row.time_zone = False, False, ""
         row.link_version += 1  # revoke links to their page
         row.pin_hash = ""
+        row.hours = None  # as the deletion of the shifts has set it
         row.save()
         count += 1
     return count

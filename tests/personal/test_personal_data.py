@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+from datetime import time
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from dispatch.jobs import timeline
 from dispatch.jobs.models import Job, Offer, Submission
 from dispatch.leads.models import Lead
 from dispatch.outbox.models import Message
+from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call, CallEvent, InboundCall, OptOut, Text
 from notifications.models import Notification
@@ -170,6 +172,16 @@ def test_a_technician_is_erased_and_their_jobs_remember_somebody(ours):
     row = Technician.objects.get(pk=technician.pk)
     assert (row.is_active, row.on_duty, row.name) == (False, False, f"Erased technician {row.pk}")
     assert "offered the job to erased (attempt None)" in [one.did for one in timeline.load_timeline(ours.row(Job))]
+
+
+def test_working_hours_of_a_technician_are_erased(ours):
+    technician = ours.row(Technician)
+    Technician.objects.filter(pk=technician.pk).update(live_offer_id=None)
+    technicians.set_shifts(technician, [(0, time(8), time(16, 30))])
+    assert Technician.objects.get(pk=technician.pk).hours
+    personal_data.erase_person(person(ours, technician_id=technician.pk), actor=ANA)
+    row = Technician.objects.get(pk=technician.pk)
+    assert (row.hours, row.shifts.count()) == (None, 0)
 
 
 def test_technician_with_open_jobs_is_not_erased(ours):
