@@ -17,11 +17,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.core.exceptions import ValidationError
-from django.db import IntegrityError
+from django.db import IntegrityError, OperationalError
 
 from accounts.models import Organization
 from dispatch.core import zips
 from dispatch.core.csv_files import escape_formula, unescape_formula
+from dispatch.core.db.errors import is_conflict
 from dispatch.core.events import Actor
 from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext
@@ -121,7 +122,10 @@ def plan_import(organization: Organization, rows: list[tuple[int, dict[str, str]
 
 
 def apply_row(line: ImportRow, organization: Organization, *, actor: Actor) -> Technician:
-    """Write a row that has no errors. Raises ValidationError if another technician now has its phone number."""
+    """Write a row that has no errors.
+
+    Raises ValidationError if another technician now has its phone number, or if the technician is locked.
+    """
     try:
         if line.technician is None:
             return services.create_technician(organization, line.values, skills=line.skills or ())
@@ -130,6 +134,12 @@ def apply_row(line: ImportRow, organization: Organization, *, actor: Actor) -> T
         raise ValidationError(str(error.detail)) from None
     except IntegrityError:
         raise ValidationError(gettext("Another technician now has this phone number.")) from None
+    except OperationalError as error:
+        if not is_conflict(error):
+            raise
+        raise ValidationError(
+            gettext("Someone else is changing this technician. Try again in a moment.")
+        ) from None
 
 
 class _Reader:

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.contrib import admin, messages
 from django.core.exceptions import ValidationError
+from django.db import OperationalError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
@@ -14,10 +15,14 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
 from dispatch.core.api.problems import Conflict
+from dispatch.core.db.errors import is_conflict
 from dispatch.core.ids import read_id, read_ids
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
 from dispatch.technicians.models import Technician
+
+# Jobs in one request. The confirmation page sends two fields for each: Django accepts 1,000 fields.
+MAX_JOBS = 200
 
 
 def _assign_title(count: int) -> str:
@@ -38,7 +43,9 @@ class BulkActionsMixin:
     @admin.action(description=_("Assign to a technician…"), permissions=["act"])
     def assign_selected(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         """Ask for the technician, then assign each job, and report the jobs that need confirmation."""
-        jobs, seen = self._chosen(request, queryset)
+        if (chosen_jobs := self._chosen(request, queryset)) is None:
+            return None
+        jobs, seen = chosen_jobs
         owners = {job.organization_id for job in jobs}
         if len(owners) != 1:
             messages.error(request, gettext("Select jobs of only one organization."))
@@ -80,7 +87,9 @@ class BulkActionsMixin:
     @admin.action(description=_("Call technicians again…"), permissions=["act"])
     def dispatch_selected_again(self, request: HttpRequest, queryset: QuerySet) -> HttpResponse | None:
         """Ask, then dispatch each job again and report the result of each."""
-        jobs, seen = self._chosen(request, queryset)
+        if (chosen_jobs := self._chosen(request, queryset)) is None:
+            return None
+        jobs, seen = chosen_jobs
         if "apply" not in request.POST:
             return self._ask(request, "dispatch_many", _dispatch_title(len(jobs)), jobs, seen)
         note = _note(request)
@@ -92,13 +101,20 @@ class BulkActionsMixin:
         _each(request, jobs, seen, dispatch)
         return None
 
-    def _chosen(self, request: HttpRequest, queryset: QuerySet) -> tuple[list[Job], dict[int, int | None]]:
-        """Return the jobs and the version of each that the person saw, now or on the confirmation page."""
+    def _chosen(self, request: HttpRequest, queryset: QuerySet) -> tuple[list[Job], dict[int, int | None]] | None:
+        """Return the jobs and the version of each that the person saw, now or on the confirmation page.
+
+        None, with a message, if there are more than MAX_JOBS.
+        """
         applied = "apply" in request.POST
         if applied:  # include jobs that no longer match the list's filter, so that they are reported
             ids = read_ids(request.POST.getlist("_selected_action"))
             queryset = self.get_queryset(request).filter(pk__in=ids).order_by("-pk")  # type: ignore[attr-defined]
-        jobs = list(queryset)
+        jobs = list(queryset[: MAX_JOBS + 1])
+        if len(jobs) > MAX_JOBS:
+            words = gettext("Select at most {count} jobs at once: filter the list, or select page by page.")
+            messages.error(request, words.format(count=MAX_JOBS))
+            return None
         return jobs, {job.pk: _version_seen(request, job) if applied else job.version for job in jobs}
 
     def _ask(
@@ -127,7 +143,7 @@ def _each(
     seen: dict[int, int | None],
     act: Callable[[Job, int], None],
 ) -> None:
-    """Act on each job at the version seen. Report a refused job and continue with the next."""
+    """Act on each job at the version seen. Report a job that is refused, locked or deleted, and continue."""
     for job in jobs:
         version = seen[job.pk]
         if version is None:
@@ -144,6 +160,13 @@ def _each(
             messages.error(request, f"#{job.pk}: {refused.detail}")
         except ValidationError as refused:
             messages.error(request, f"#{job.pk}: {' '.join(refused.messages)}")
+        except Job.DoesNotExist:
+            messages.error(request, f"#{job.pk}: {gettext('This job no longer exists.')}")
+        except OperationalError as error:
+            if not is_conflict(error):
+                raise
+            busy = gettext("Someone else is changing this job. Try again in a moment.")
+            messages.error(request, f"#{job.pk}: {busy}")
 
 
 def _version_seen(request: HttpRequest, job: Job) -> int | None:
