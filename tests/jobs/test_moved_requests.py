@@ -127,6 +127,17 @@ def test_phone_only_does_not_move_a_request_with_an_address_of_two_lines(shop, s
     assert Event.objects.get(kind="job.corrected").data["changed"] == ["phone"]
 
 
+def test_customer_without_an_address_corrects_only_the_phone(shop):
+    page = Page(shop.job(address="", lat=33.45, lng=-112.07))
+    assert correction(page, phone="602-555-0199").status_code == 303
+    now = page.now()
+    assert (str(now.customer_phone), now.address, now.lat, now.lng) == ("+16025550199", "", 33.45, -112.07)
+    page = Page(now)
+    assert "Change the address or the phone number." in correction(page).content.decode()
+    assert correction(page, address=factories.TEMPE.address).status_code == 303
+    assert page.now().address == factories.TEMPE.address
+
+
 def test_limit_is_a_setting(shop, settings):
     settings.CUSTOMER_MOVE_RATE = "1/hour"
     job = shop.job()

@@ -113,7 +113,10 @@ class CustomerForm(forms.Form):
 
 
 class CorrectionForm(forms.Form):
-    """The address and the phone of a request. An empty phone keeps the current one, which is not shown."""
+    """The address and the phone of a request. An empty phone keeps the current one, which is not shown.
+
+    The address may stay empty if the job was submitted without one.
+    """
 
     address = forms.CharField(
         max_length=300,
@@ -126,6 +129,7 @@ class CorrectionForm(forms.Form):
         self.fields["address"].label = _("Address")
         self.fields["address"].error_messages["required"] = _("Enter the address.")
         self.initial["address"] = job.address if job else ""
+        self.fields["address"].required = bool(self.initial["address"])
         end = str(job.customer_phone)[-2:] if job else ""
         phone = self.fields["phone"] = PhoneNumberField(
             required=False,
