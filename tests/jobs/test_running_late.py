@@ -119,6 +119,26 @@ def test_customer_is_texted_and_the_page_says_so(shop):
     assert "Ann is on the way" in Page(job).says(), "the newer report counts"
 
 
+def test_page_shows_a_newer_arrival_time_instead_of_the_delay(shop):
+    job = shop.assign(shop.job())
+    for eta_minutes in (20, None):
+        services.report_on_the_way(job.pk, actor=MARIA, eta_minutes=eta_minutes)
+        services.report_late(job.pk, 20, actor=MARIA)
+        assert "Ann is running about 20 minutes late" in Page(job).says()
+    services.report_on_the_way(job.pk, actor=MARIA)
+    assert "Ann is running about 20 minutes late" in Page(job).says(), "no newer time is known"
+    services.report_on_the_way(job.pk, actor=MARIA, eta_minutes=10)
+    said = Page(job).says()
+    assert "Ann is on the way" in said
+    assert "Expected at about" in said
+    assert "late" not in said
+    services.correct(job.pk, actor=MARIA, correction=services.Correction(), customer_phone="+16025550199")
+    assert "Ann is on the way" in Text.objects.get(to_phone="+16025550199").body
+    assert Job.objects.get(pk=job.pk).late_minutes == 20, "dispatchers still see the delay"
+    services.report_late(job.pk, 15, actor=MARIA)
+    assert "Ann is running about 15 minutes late" in Page(job).says()
+
+
 def test_customer_is_not_texted_unless_the_organization_wants_it():
     shop = Shop(**{**ALL, "sends_running_late": False})
     job = shop.assign(shop.job())

@@ -21,7 +21,7 @@ from dispatch.jobs.models import Job, Submission
 from dispatch.jobs.public.common import confirmation_of, language_choices, with_signed_link
 from dispatch.jobs.public.forms import CorrectionForm
 from dispatch.jobs.rules.customer_phrases import first_name, local_time
-from dispatch.jobs.services import customer_actions, notices
+from dispatch.jobs.services import customer_actions, customer_texts, notices
 
 # Seconds between refreshes of the page until the request is final.
 REFRESH_S = 15
@@ -191,7 +191,7 @@ def _describe_visit(job: Job) -> RequestStatus:
             "good", "check", _("{technician} is working on your request").format(technician=name), text, 4
         )
     step = 3 if job.on_the_way_at is None else 4
-    if job.late_reported_at and (job.on_the_way_at is None or job.on_the_way_at < job.late_reported_at):
+    if customer_texts.is_delay_newest(job):
         text = _("They have your address and phone number.")
         title = _("{technician} is running about {minutes} minutes late")
         title = title.format(technician=name, minutes=job.late_minutes)

@@ -115,12 +115,25 @@ def _news_of(job: Job) -> list[CustomerTextKind]:
             news.insert(0, Kind.ASSIGNED)
         if job.on_the_way_at is not None and (job.eta_at is None or job.eta_at > clock.now()):
             news.insert(0, Kind.ON_THE_WAY)
-        is_newest = job.on_the_way_at is None or (
-            job.late_reported_at is not None and job.late_reported_at > job.on_the_way_at
-        )
-        if job.late_minutes is not None and is_newest:
+        if is_delay_newest(job):
             news.insert(0, Kind.RUNNING_LATE)
     return news
+
+
+def is_delay_newest(job: Job) -> bool:
+    """Return whether a delay is the last news of the arrival: later, nobody set out or gave an arrival time."""
+    if job.late_reported_at is None or job.on_the_way_at is None:
+        return job.late_reported_at is not None
+    if job.on_the_way_at >= job.late_reported_at:
+        return False
+    arrivals = Event.objects.filter(
+        subject_type="job",
+        subject_id=job.pk,
+        kind="job.on_the_way",
+        at__gt=job.late_reported_at,
+        data__has_key="eta_minutes",
+    )
+    return not arrivals.exists()
 
 
 def withdraw(job: Job, *kinds: CustomerTextKind) -> None:
