@@ -132,7 +132,7 @@ def render_chat(row: Delivery, acknowledge_url: str) -> ChatMessage:
 def render_call(prompt: str, row: Notification) -> tuple[str, ...]:
     """Render the sentences of a call in the active language, one per line of `voice_<prompt>.txt`.
 
-    The prompt is alert, acknowledged or over.
+    The prompt is alert, acknowledged, over or goodbye.
     """
     title, body = short_title_and_body(row)
     context = {

@@ -17,9 +17,9 @@ from dispatch.telephony.models import InboundCall, Text
 from notifications import rendering
 from notifications.channels.voice import ACKNOWLEDGE_KEY, acknowledge_by_key, load_delivery, speak
 from notifications.models import Alert, Delivery
-from notifications.services import acknowledge_alert, phone_confirmation
+from notifications.services import acknowledge_alert, alert_links, phone_confirmation
 from notifications.services.acknowledgement import TEXT
-from notifications.services.deliveries import apply_text_report, is_needed, recipient_of
+from notifications.services.deliveries import apply_text_report, find_obstacle, is_needed, recipient_of
 
 # Replies that acknowledge an alert.
 ACKNOWLEDGING_REPLIES = frozenset({"1", "ACK", "OK", "YES", "SI"})
@@ -29,8 +29,11 @@ class AlertSmsHandler:
     """Handler for texts and inbound calls of purpose `alert`. A text's subject is a Delivery."""
 
     def should_send(self, text: Text) -> bool:
-        """Return False if the alert was acknowledged or resolved."""
-        return text.subject_id is None or is_needed(load_delivery(text.subject_id).notification)
+        """Return False if the alert was acknowledged or resolved, or the person has left the organization."""
+        if text.subject_id is None:
+            return True
+        row = load_delivery(text.subject_id)
+        return is_needed(row.notification) and not find_obstacle(row)
 
     def on_status_change(self, text: Text) -> None:
         """Record the text's status on its delivery."""
@@ -79,11 +82,18 @@ class AlertSmsHandler:
 
 
 def _last_to(organization_id: int, phone: str) -> Delivery | None:
-    """Return the latest alert delivery to that phone by text or call. Open alerts take precedence."""
+    """Return the latest alert delivery to that phone by text or call. Open alerts take precedence.
+
+    Deliveries to people who have left the organization do not count.
+    """
     if not phone:
         return None
+    people = alert_links.recipients_of(organization_id).filter(phone=phone)
     sent = Delivery.objects.of(organization_id).filter(
-        notification__user__phone=phone, notification__alert__isnull=False, channel__in=("sms", "voice")
+        notification__user__in=people,
+        notification__alert__isnull=False,
+        channel__in=("sms", "voice"),
+        organization__is_active=True,
     )
     still_open = sent.filter(notification__alert__status=Alert.Status.OPEN).order_by("-pk").first()
     last = still_open or sent.order_by("-pk").first()

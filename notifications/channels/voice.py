@@ -15,7 +15,7 @@ from notifications import rendering
 from notifications.models import Alert, Delivery
 from notifications.services import acknowledge_alert
 from notifications.services.acknowledgement import PHONE
-from notifications.services.deliveries import apply_call_report, recipient_of
+from notifications.services.deliveries import apply_call_report, find_obstacle, recipient_of
 
 ACKNOWLEDGE_KEY = "1"
 
@@ -24,8 +24,10 @@ class AlertCallHandler:
     """Handler for calls of purpose `alert`. Their subject is a Delivery."""
 
     def on_answer(self, call: Call) -> VoicePrompt:
-        """Speak the alert, or say that it is resolved."""
+        """Speak the alert, or say that it is resolved, unless the person has left the organization."""
         row = load_delivery(call.subject_id)
+        if find_obstacle(row):
+            return speak("goodbye", row)
         alert = row.notification.alert
         if alert is None or alert.status != Alert.Status.OPEN:
             return speak("over", row)
@@ -44,7 +46,12 @@ class AlertCallHandler:
 
 
 def acknowledge_by_key(row: Delivery, call_id: int | None = None) -> VoicePrompt:
-    """Acknowledge the delivery's alert for its user, and return what they hear. `call_id`: of an alert call."""
+    """Acknowledge the delivery's alert for its user, and return what they hear. `call_id`: of an alert call.
+
+    A user who has left the organization acknowledges nothing.
+    """
+    if find_obstacle(row):
+        return speak("goodbye", row)
     user = recipient_of(row)
     assert row.notification.alert_id is not None
     alert, _ = acknowledge_alert(
@@ -63,7 +70,7 @@ def speak(prompt: str, row: Delivery, keys: str = "") -> VoicePrompt:
 def load_delivery(delivery_id: int) -> Delivery:
     """Load the delivery with its notification, user, organization and alert. Raise Delivery.DoesNotExist."""
     delivery: Delivery = Delivery.objects.select_related(
-        "notification__user", "notification__organization", "notification__alert__acknowledged_by"
+        "organization", "notification__user", "notification__organization", "notification__alert__acknowledged_by"
     ).get(pk=delivery_id)
     return delivery
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.conf import settings
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, OuterRef, Q, QuerySet
 from django.urls import reverse
 
 from accounts.models import Membership, User
@@ -64,7 +64,13 @@ def delivery_of(token: str) -> Delivery:
 
 def is_recipient(organization_id: int, user: User | None) -> bool:
     """Return whether the user may still get the organization's notifications."""
-    if user is None or not user.is_active:
-        return False
-    members = Membership.objects.of(organization_id).filter(user=user, is_active=True)
-    return user.is_superuser or bool(members.exists())
+    return user is not None and bool(recipients_of(organization_id).filter(pk=user.pk).exists())
+
+
+def recipients_of(organization_id: int) -> QuerySet[User]:
+    """Return the users who may get the organization's notifications."""
+    members = Membership.objects.of(organization_id).filter(is_active=True)
+    users: QuerySet[User] = User.objects.filter(
+        Q(is_superuser=True) | Q(pk__in=members.values("user_id")), is_active=True
+    )
+    return users

@@ -27,7 +27,14 @@ from notifications.channels import chat
 from notifications.channels.failure_reasons import Failure
 from notifications.models import AlertChannel, Channel, Delivery
 from notifications.services import alert_links, chat_channels
-from notifications.services.deliveries import CLAIM, end_delivery, is_needed, open_deliveries, retry_later
+from notifications.services.deliveries import (
+    CLAIM,
+    end_delivery,
+    find_obstacle,
+    is_needed,
+    open_deliveries,
+    retry_later,
+)
 from notifications.turns import order_by_turns
 
 log = structlog.get_logger(__name__)
@@ -137,8 +144,9 @@ def _deliver(delivery_id: int) -> None:
         return
     is_test = row.notification.kind == chat_channels.TEST_KIND
     try:
-        if not _is_wanted(row, channel):
-            end_delivery(row, Status.DROPPED)
+        why = find_obstacle(row)
+        if why or channel.removed_at is not None or not is_needed(row.notification):
+            end_delivery(row, Status.DROPPED, why)
             return
         if channel.stopped_at is not None and not is_test:
             end_delivery(row, Status.FAILED, channel.error)
@@ -159,13 +167,6 @@ def _deliver(delivery_id: int) -> None:
         with transaction.atomic():
             end_delivery(row, Status.SENT)
             chat_channels.record_success(channel.pk)
-
-
-def _is_wanted(row: Delivery, channel: AlertChannel) -> bool:
-    """Return whether the message still matters, and its channel and person still belong to the organization."""
-    if not is_needed(row.notification) or channel.removed_at is not None or not row.organization.is_active:
-        return False
-    return channel.is_team or alert_links.is_recipient(row.organization_id, row.notification.user)
 
 
 def _record_failure(row: Delivery, channel: AlertChannel, failure: Failure, *, is_test: bool) -> None:

@@ -25,7 +25,7 @@ from dispatch.telephony.models import Call, Text
 from notifications import metrics, rendering
 from notifications.models import Alert, Channel, Delivery, Notification, PushMessage
 from notifications.rules import BY_KIND
-from notifications.services import alerts, phone_confirmation, push_messages
+from notifications.services import alert_links, alerts, phone_confirmation, push_messages
 from notifications.services.preferences import call_pool
 
 log = structlog.get_logger(__name__)
@@ -39,6 +39,9 @@ PHONE_PATIENCE = timedelta(minutes=10)
 PHONE_AGAIN = timedelta(seconds=5)
 RING_S, TIME_LIMIT_S = 30, 180
 LOOK_AGAIN = timedelta(seconds=120)
+# Why a delivery was withdrawn.
+LEFT = "The person is no longer a member of the organization."
+INACTIVE = "The organization is inactive."
 Status = Delivery.Status
 
 
@@ -93,8 +96,8 @@ def deliver(delivery_id: int) -> bool:
     row = Delivery.objects.select_related("notification__user", "notification__alert", "organization").get(
         pk=delivery_id
     )
-    if not is_needed(row.notification):
-        end_delivery(row, Status.DROPPED)
+    if (why := find_obstacle(row)) or not is_needed(row.notification):
+        end_delivery(row, Status.DROPPED, why)
         return False
     fault_injection.crash_point("notifications.deliver.claimed")
     try:
@@ -123,6 +126,14 @@ def is_needed(row: Notification) -> bool:
         return row.alert.status == Alert.Status.OPEN
     rule = BY_KIND.get(row.kind)
     return row.settled_at is None or rule is None or not rule.withdraws
+
+
+def find_obstacle(row: Delivery) -> str:
+    """Return why the delivery's person or team must not get it, as they no longer may see what it is about."""
+    if not row.organization.is_active:
+        return INACTIVE
+    user = row.notification.user
+    return "" if user is None or alert_links.is_recipient(row.organization_id, user) else LEFT
 
 
 def _retry_delay(row: Delivery) -> timedelta | None:
@@ -246,12 +257,14 @@ def apply_text_report(text: Text) -> None:
 
 def _apply_report(delivery_id: int, status: str, why: str = "") -> None:
     with transaction.atomic():  # serialize: "sent" and "undelivered" may arrive at the same moment
-        rows = Delivery.objects.select_for_update(no_key=True, of=("self",)).select_related("notification__alert")
-        row = rows.filter(pk=delivery_id).first()
+        rows = Delivery.objects.select_for_update(no_key=True, of=("self",))
+        related = ("notification__alert", "notification__user", "organization")
+        row = rows.select_related(*related).filter(pk=delivery_id).first()
         if row is None or row.status in (status, Status.FAILED, Status.DROPPED):
             return
-        is_dropped = status == Status.FAILED and not is_needed(row.notification)
-        end_delivery(row, Status.DROPPED if is_dropped else status, "" if is_dropped else why)
+        if status == Status.FAILED and ((obstacle := find_obstacle(row)) or not is_needed(row.notification)):
+            status, why = Status.DROPPED, obstacle
+        end_delivery(row, status, why)
 
 
 def _retry_within(row: Delivery, pause: timedelta) -> timedelta | None:

@@ -37,6 +37,7 @@ from notifications.services import (
     push_messages,
     push_subscriptions,
 )
+from notifications.services.deliveries import LEFT, PUSH, deliver_due
 from notifications.services.notifications import handle_early
 from tests.notifications.push_service import HOST, PushService
 from tests.support import factories as make
@@ -407,10 +408,12 @@ def test_former_member_gets_nothing(push_service: PushService, office: Organizat
     subscribe(push_service, office, dora)
     raise_alert(office)
     escalate()
+    deliver_due(*PUSH)  # the message waits in the queue of her browser
     Membership.objects.filter(user=dora).update(is_active=False)
     send()
     assert push_service.requests == 0
     assert PushMessage.objects.get().status == "dropped"
+    assert deliveries() == [("dropped", LEFT)]
 
 
 def test_end_of_all_sessions_ends_push_until_it_is_turned_on_again(
