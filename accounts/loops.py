@@ -123,7 +123,14 @@ def _delete_expired_batch(name: str, delete: Callable[[], int], **where: int) ->
 
 
 LOOPS = [
-    Loop("security_mail", security_mail.send_due_mail, interval_s=2.0, elected=True, due=security_mail.IS_ANY_DUE),
+    Loop(
+        "security_mail",
+        security_mail.send_due_mail,
+        interval_s=2.0,
+        elected=True,
+        limit_s=300.0,
+        due=security_mail.IS_ANY_DUE,
+    ),
     Loop("forget_sign_ins", delete_old_sign_ins, interval_s=60.0, elected=True),
     Loop("retention", delete_expired, interval_s=settings.RETENTION_INTERVAL_S, elected=True),
     Loop("shared_retention", delete_expired_shared, interval_s=settings.RETENTION_INTERVAL_S, elected=True),

@@ -113,10 +113,17 @@ LOOPS = [
         elected=True,
         due=escalation.IS_ANY_DUE,
     ),
+    Loop(
+        EMAIL_LOOP,
+        send_email,
+        settings.ALERT_LOOP_INTERVAL_S,
+        elected=True,
+        limit_s=300.0,
+        due=deliveries.is_any_due(*deliveries.EMAIL),
+    ),
     *(
         Loop(name, send, settings.ALERT_LOOP_INTERVAL_S, elected=True, due=due)
         for name, send, due in (
-            (EMAIL_LOOP, send_email, deliveries.is_any_due(*deliveries.EMAIL)),
             (PHONE_LOOP, use_phone, deliveries.is_any_due(*deliveries.PHONE)),
             (CHAT_LOOP, send_chat, deliveries.is_any_due(Channel.CHAT)),
             (PUSH_LOOP, send_push, f"({deliveries.is_any_due(*deliveries.PUSH)} OR {push_deliveries.IS_ANY_DUE})"),

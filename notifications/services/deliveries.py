@@ -19,7 +19,7 @@ from django.db.models import F, Min, QuerySet
 from accounts.models import User
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.db.due_rows import DueIndex
-from dispatch.core.db.isolation import run_each
+from dispatch.core.db.isolation import run_each, take_within
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call, Text
 from notifications import metrics, rendering
@@ -31,6 +31,8 @@ from notifications.services.preferences import call_pool
 log = structlog.get_logger(__name__)
 
 BATCH = 50
+# A pass ends after this time; the rest is in the next one. A mail server may hang.
+MAX_PASS_S = 20.0
 # Lease of a claim; longer than a mail server's timeout.
 CLAIM = timedelta(seconds=120)
 EMAIL_RETRIES_S = (30, 120, 600, 3600, 4 * 3600)
@@ -68,8 +70,8 @@ class NotSent(Exception):
 
 def deliver_due(*channels: Channel) -> int:
     """Send the deliveries that are due on these channels (EMAIL, PHONE or PUSH) and return the number claimed."""
-    due = _IN_TURN[channels].unlocked_rows(clock.now(), BATCH, "id")
-    return run_each(deliver, [pk for (pk,) in due], event="delivery_failed")
+    due = [pk for (pk,) in _IN_TURN[channels].unlocked_rows(clock.now(), BATCH, "id")]
+    return run_each(deliver, take_within(due, MAX_PASS_S), event="delivery_failed")
 
 
 def is_any_due(*channels: Channel) -> str:

@@ -5,7 +5,8 @@ Organizations take turns in a batch, so that thousands of due rows of one of the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -123,6 +124,15 @@ def run_each(
             if count:
                 count.succeeded()
     return done
+
+
+def take_within(items: Iterable[T], seconds: float) -> Iterator[T]:
+    """Take items until this time has passed, at least one: a pass over a server that hangs ends in time."""
+    deadline = time.monotonic() + seconds
+    for item in items:
+        yield item
+        if time.monotonic() >= deadline:
+            return
 
 
 def record_failure(
