@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from django.db.models import Count, Min, Q
+from django.db.models import Count, Min, Q, QuerySet
 from prometheus_client import Counter
 
 from dispatch.core import clock
@@ -26,23 +26,29 @@ FAILING_AFTER = 2
 heartbeats = Counter("dispatch_heartbeats_total", "Heartbeats to DISPATCH_HEARTBEAT_URL, by result.", ["outcome"])
 
 
+def _open_alerts() -> QuerySet[Alert]:
+    """Return the open alerts of active organizations; those of others wait."""
+    alerts: QuerySet[Alert] = Alert.objects.filter(status=Alert.Status.OPEN, organization__is_active=True)
+    return alerts
+
+
 @gauge("dispatch_alerts_open", "Unacknowledged alerts.")
 def alerts_open() -> Samples:
     """Count the alerts that nobody has acknowledged."""
-    return [((), Alert.objects.filter(status=Alert.Status.OPEN).count())]
+    return [((), _open_alerts().count())]
 
 
 @gauge("dispatch_alerts_oldest_open_seconds", "Age of the oldest unacknowledged alert.")
 def oldest_alert() -> Samples:
     """Return the age of the oldest unacknowledged alert in seconds; 0 if there is none."""
-    since = Alert.objects.filter(status=Alert.Status.OPEN).aggregate(first=Min("created_at"))["first"]
+    since = _open_alerts().aggregate(first=Min("created_at"))["first"]
     return [((), (clock.now() - since).total_seconds() if since else 0.0)]
 
 
 @gauge("dispatch_alerts_overdue", "Open alerts whose next step is more than a minute overdue.")
 def alerts_overdue() -> Samples:
     """Count the open alerts that should already have escalated."""
-    late = Alert.objects.filter(status=Alert.Status.OPEN, next_action_at__lt=clock.now() - timedelta(minutes=1))
+    late = _open_alerts().filter(next_action_at__lt=clock.now() - timedelta(minutes=1))
     return [((), late.count())]
 
 

@@ -1,7 +1,8 @@
 """Repeat and escalate open alerts when they are due, and open acknowledged ones again that nothing has followed.
 
 Each alert is handled in its own transaction, identified by its step token. Deliveries are written there and sent
-by `deliveries`. After a crash the same step runs again and finds what it has already written.
+by `deliveries`. After a crash the same step runs again and finds what it has already written. Alerts of an
+inactive organization wait until it is active again.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import F, Min, Q
+from django.db.models import F, Min, Q, QuerySet
 
-from accounts.models import Membership, User
+from accounts.models import Membership, Organization, User
 from dispatch.core import clock, fault_injection
 from dispatch.core.db.isolation import FailureRule, run_each, unlocked_ids
 from dispatch.core.models import Event
@@ -30,17 +31,28 @@ log = structlog.get_logger(__name__)
 
 BATCH = 100
 POSTPONE = timedelta(seconds=20)
+_OF_ACTIVE = "EXISTS (SELECT FROM accounts_organization o WHERE o.id = a.organization_id AND o.is_active)"
 # The SQL condition that an alert repeats, escalates or returns soon.
-IS_ANY_DUE = """(
-    EXISTS (SELECT FROM notifications_alert WHERE status = 'open' AND next_action_at <= %(soon)s)
-    OR EXISTS (SELECT FROM notifications_alert WHERE status = 'open' AND next_repeat_at <= %(soon)s)
-    OR EXISTS (SELECT FROM notifications_alert WHERE status = 'acknowledged' AND returns_at <= %(soon)s)
+IS_ANY_DUE = f"""(
+    EXISTS (SELECT FROM notifications_alert a
+            WHERE status = 'open' AND next_action_at <= %(soon)s AND {_OF_ACTIVE})
+    OR EXISTS (SELECT FROM notifications_alert a
+               WHERE status = 'open' AND next_repeat_at <= %(soon)s AND {_OF_ACTIVE})
+    OR EXISTS (SELECT FROM notifications_alert a
+               WHERE status = 'acknowledged' AND returns_at <= %(soon)s AND {_OF_ACTIVE})
 )"""
+
+
+def alerts_with(status: Alert.Status) -> QuerySet[Alert]:
+    """Return the alerts of active organizations that have this status."""
+    active = Organization.objects.filter(is_active=True)  # a subquery, because a joined row would be locked
+    alerts: QuerySet[Alert] = Alert.objects.filter(status=status, organization__in=active)
+    return alerts
 
 
 def escalate_due() -> int:
     """Escalate every due alert and return the number. A failing alert is deferred."""
-    due = Alert.objects.filter(status=Alert.Status.OPEN, next_action_at__lte=clock.now())
+    due = alerts_with(Alert.Status.OPEN).filter(next_action_at__lte=clock.now())
     free = unlocked_ids(due.order_by("next_action_at"), BATCH)
     steps = list(due.filter(pk__in=free).order_by("next_action_at").values_list("pk", "step_token"))
     run_each(lambda step: escalate(*step), steps, event="alert_escalation_failed", rule=_ESCALATION_RULE)
@@ -57,7 +69,7 @@ _ESCALATION_RULE = FailureRule(_postpone_escalation)
 
 def repeat_due() -> int:
     """Repeat every due alert on screens and return the number. A failing alert is deferred."""
-    due = Alert.objects.filter(status=Alert.Status.OPEN, next_repeat_at__lte=clock.now())
+    due = alerts_with(Alert.Status.OPEN).filter(next_repeat_at__lte=clock.now())
     free = unlocked_ids(due.order_by("next_repeat_at"), BATCH)
     repeats = list(due.filter(pk__in=free).order_by("next_repeat_at").values_list("pk", "next_repeat_at"))
     run_each(lambda repeat: _repeat(*repeat), repeats, event="alert_not_repeated", rule=_REPEAT_RULE)
@@ -77,7 +89,7 @@ def return_due() -> int:
 
     A failing alert is deferred.
     """
-    due = Alert.objects.filter(status=Alert.Status.ACKNOWLEDGED, returns_at__lte=clock.now())
+    due = alerts_with(Alert.Status.ACKNOWLEDGED).filter(returns_at__lte=clock.now())
     free = unlocked_ids(due.order_by("returns_at"), BATCH)
     run_each(_return, free, event="alert_not_returned", rule=_RETURN_RULE)
     return len(free)
@@ -93,10 +105,8 @@ _RETURN_RULE = FailureRule(_postpone_return)
 
 def next_due() -> datetime | None:
     """Return when the next alert repeats, escalates or returns."""
-    coming = Alert.objects.filter(status=Alert.Status.OPEN).aggregate(
-        act=Min("next_action_at"), repeat=Min("next_repeat_at")
-    )
-    waiting = Alert.objects.filter(status=Alert.Status.ACKNOWLEDGED, returns_at__isnull=False)
+    coming = alerts_with(Alert.Status.OPEN).aggregate(act=Min("next_action_at"), repeat=Min("next_repeat_at"))
+    waiting = alerts_with(Alert.Status.ACKNOWLEDGED).filter(returns_at__isnull=False)
     coming |= waiting.aggregate(back=Min("returns_at"))
     moments = [moment for moment in coming.values() if moment is not None]
     return min(moments) if moments else None
