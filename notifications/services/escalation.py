@@ -16,7 +16,7 @@ from django.db.models import F, Min, Q, QuerySet
 
 from accounts.models import Membership, Organization, User
 from dispatch.core import clock, fault_injection
-from dispatch.core.db.isolation import FailureRule, run_each, unlocked_ids
+from dispatch.core.db.isolation import FailureRule, run_each, take_within, unlocked_ids, unlocked_rows
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import services as telephony
@@ -30,6 +30,8 @@ from notifications.services.push_messages import PUSH_LOOP
 log = structlog.get_logger(__name__)
 
 BATCH = 100
+# Each kind of step ends its part of a pass after this time; the rest is in the next one.
+MAX_PASS_S = 10.0
 POSTPONE = timedelta(seconds=20)
 _OF_ACTIVE = "EXISTS (SELECT FROM accounts_organization o WHERE o.id = a.organization_id AND o.is_active)"
 # The SQL condition that an alert repeats, escalates or returns soon.
@@ -53,9 +55,13 @@ def alerts_with(status: Alert.Status) -> QuerySet[Alert]:
 def escalate_due() -> int:
     """Escalate every due alert and return the number. A failing alert is deferred."""
     due = alerts_with(Alert.Status.OPEN).filter(next_action_at__lte=clock.now())
-    free = unlocked_ids(due.order_by("next_action_at"), BATCH)
-    steps = list(due.filter(pk__in=free).order_by("next_action_at").values_list("pk", "step_token"))
-    run_each(lambda step: escalate(*step), steps, event="alert_escalation_failed", rule=_ESCALATION_RULE)
+    steps = unlocked_rows(due.order_by("next_action_at"), BATCH, "pk", "step_token")
+    run_each(
+        lambda step: escalate(*step),
+        take_within(steps, MAX_PASS_S),
+        event="alert_escalation_failed",
+        rule=_ESCALATION_RULE,
+    )
     return len(steps)
 
 
@@ -70,9 +76,13 @@ _ESCALATION_RULE = FailureRule(_postpone_escalation)
 def repeat_due() -> int:
     """Repeat every due alert on screens and return the number. A failing alert is deferred."""
     due = alerts_with(Alert.Status.OPEN).filter(next_repeat_at__lte=clock.now())
-    free = unlocked_ids(due.order_by("next_repeat_at"), BATCH)
-    repeats = list(due.filter(pk__in=free).order_by("next_repeat_at").values_list("pk", "next_repeat_at"))
-    run_each(lambda repeat: _repeat(*repeat), repeats, event="alert_not_repeated", rule=_REPEAT_RULE)
+    repeats = unlocked_rows(due.order_by("next_repeat_at"), BATCH, "pk", "next_repeat_at")
+    run_each(
+        lambda repeat: _repeat(*repeat),
+        take_within(repeats, MAX_PASS_S),
+        event="alert_not_repeated",
+        rule=_REPEAT_RULE,
+    )
     return len(repeats)
 
 
@@ -91,7 +101,7 @@ def return_due() -> int:
     """
     due = alerts_with(Alert.Status.ACKNOWLEDGED).filter(returns_at__lte=clock.now())
     free = unlocked_ids(due.order_by("returns_at"), BATCH)
-    run_each(_return, free, event="alert_not_returned", rule=_RETURN_RULE)
+    run_each(_return, take_within(free, MAX_PASS_S), event="alert_not_returned", rule=_RETURN_RULE)
     return len(free)
 
 
@@ -149,10 +159,13 @@ def staff_of(alert: Alert) -> escalation_rules.Staff:
     on_duty = set(duty.values_list("user_id", flat=True))
     users = {user.pk: user for user in User.objects.filter(pk__in=everybody)}
     usable = phone_confirmation.usable_phones(alert.organization_id, users.values())
+    textable = telephony.textable(alert.organization_id, [str(users[pk].phone) for pk in usable])
     in_chat = chat_channels.working_by_user(alert.organization_id, everybody)
     in_browsers = push_subscriptions.subscribed_users(alert.organization_id, everybody)
     can = {
-        pk: _can(alert.organization_id, user, has_phone=pk in usable)
+        pk: {escalation_rules.EMAIL}
+        | ({escalation_rules.VOICE} if pk in usable else set())
+        | ({escalation_rules.SMS} if pk in usable and str(user.phone) in textable else set())
         | ({escalation_rules.CHAT} if pk in in_chat else set())
         | ({escalation_rules.PUSH} if pk in in_browsers else set())
         for pk, user in users.items()
@@ -179,13 +192,6 @@ def staff_of(alert: Alert) -> escalation_rules.Staff:
         ways=chosen,
         can=can,
     )
-
-
-def _can(organization_id: int, user: User, *, has_phone: bool) -> set[str]:
-    if not has_phone:
-        return {escalation_rules.EMAIL}
-    may_text = telephony.may_text(organization_id, user.phone)
-    return {escalation_rules.EMAIL, escalation_rules.VOICE} | ({escalation_rules.SMS} if may_text else set())
 
 
 def _reach(alert: Alert, move: escalation_rules.EscalationMove) -> None:

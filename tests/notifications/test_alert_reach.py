@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 from django.core import mail
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from accounts.auth import security_mail
 from accounts.models import Membership, Organization, SecurityMail, User
+from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
-from notifications.models import PhoneConfirmation
-from notifications.services import alert_reach
+from notifications.models import Alert, PhoneConfirmation
+from notifications.services import alert_reach, escalation
 from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
@@ -178,3 +181,26 @@ def test_many_members_are_named_in_part() -> None:
     names = tuple(f"Member {number}" for number in range(12))
     described = alert_reach.AlertReach(names, ()).describe()
     assert "Member 9 and 2 more by text and call." in described
+
+
+def test_reach_of_many_members_is_read_by_few_statements(organization: Organization) -> None:
+    number = make.number(organization)
+    OutboundNumber.objects.filter(pk=number.pk).update(sends_texts=True)
+    alert = Alert(organization=organization, kind="job.pending")
+
+    def count_statements() -> int:
+        with CaptureQueriesContext(connection) as captured:
+            staff = escalation.staff_of(alert)
+        assert all({"sms", "voice", "email"} == set(ways) for ways in staff.can.values())
+        return len(captured)
+
+    def add_member() -> None:
+        person = make.dispatcher(organization)
+        User.objects.filter(pk=person.pk).update(phone=make.phone())
+        make.confirm_phone(organization, User.objects.get(pk=person.pk))
+
+    add_member()
+    of_one = count_statements()
+    for _ in range(5):
+        add_member()
+    assert count_statements() <= of_one, "the first may also fill a cache"

@@ -298,3 +298,16 @@ def test_alert_calls_only_its_own_organization(watch):
     for _ in range(4):
         watch.after(130)
     assert stranger.name not in {who for who, _, _ in watch.ways(alert)}
+
+
+def test_pass_over_many_alerts_ends_in_time_and_the_next_goes_on(watch, monkeypatch):
+    watch.dispatcher("Ana", phone="")
+    for _ in range(2):
+        watch.alert()
+    clock.travel(121)
+    monkeypatch.setattr(escalation, "MAX_PASS_S", 0.0)  # over after the first alert
+    assert loops.escalate() == loops.SOONEST_S, "the other one is next, at once"
+    assert Event.objects.filter(kind="job.alert_escalated").count() == 1
+    loops.escalate()
+    assert Event.objects.filter(kind="job.alert_escalated").count() == 2
+    assert {alert.repeats for alert in Alert.objects.all()} == {1}

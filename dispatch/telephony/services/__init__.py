@@ -24,6 +24,7 @@ from dispatch.telephony.services.sms import (
     opt_out,
     opted_out,
     text_of,
+    textable,
     texts_of,
 )
 from dispatch.telephony.services.sms_requests import send_text, wake_texts
@@ -71,6 +72,7 @@ __all__ = [
     "send_text",
     "spend_hold",
     "text_of",
+    "textable",
     "texts_of",
     "wake_texts",
     "was_heard",

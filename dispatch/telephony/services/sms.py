@@ -100,9 +100,15 @@ def create_text(
 
 def may_text(organization_id: int, phone: Any) -> bool:
     """Return whether a text to that phone is possible now: it has not opted out, and a number may send texts."""
-    return _sender(organization_id, str(phone), None, None) is not None and not is_opted_out(
-        organization_id, phone
-    )
+    return bool(textable(organization_id, [str(phone)]))
+
+
+def textable(organization_id: int, phones: Iterable[str]) -> set[str]:
+    """Return those of the phones to which a text is possible now (see `may_text`)."""
+    phones = list(phones)
+    if not phones or not _usable_senders(organization_id):
+        return set()
+    return set(phones) - opted_out(organization_id, phones)
 
 
 def text_of(purpose: str, subject_id: int, attempt: int = 1) -> Text | None:
@@ -155,14 +161,18 @@ def _has_stopped(number: OutboundNumber, phone: str) -> bool:
 def _sender(
     organization_id: int, phone: str, number: OutboundNumber | None, pool: DispatchPool | None
 ) -> OutboundNumber | None:
-    condition = "t.organization_id = %s AND t.sends_texts AND NOT t.is_paused AND r1.is_active ORDER BY t.id"
-    usable = fast_rows.fetch_many(OutboundNumber, condition, [organization_id], "account")
+    usable = _usable_senders(organization_id)
     if number is not None and number in usable:
         return next(candidate for candidate in usable if candidate == number)
     if not usable:
         return None
     chosen = _choose_unblocked(organization_id, phone, pool, usable)
     return find_substitute(chosen, phone) or chosen
+
+
+def _usable_senders(organization_id: int) -> list[OutboundNumber]:
+    condition = "t.organization_id = %s AND t.sends_texts AND NOT t.is_paused AND r1.is_active ORDER BY t.id"
+    return fast_rows.fetch_many(OutboundNumber, condition, [organization_id], "account")
 
 
 def _choose_unblocked(
