@@ -20,7 +20,15 @@ from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from notifications import live_updates, rules, sql
 from notifications.models import Alert, Channel, Delivery, Level, Notification, Route
-from notifications.services import alerts, chat_channels, grouping, ownership, push_subscriptions, withdrawal
+from notifications.services import (
+    alert_links,
+    alerts,
+    chat_channels,
+    grouping,
+    ownership,
+    push_subscriptions,
+    withdrawal,
+)
 from notifications.services.preferences import Wants, plan_of, wants_of
 from notifications.services.push_messages import PUSH_LOOP
 
@@ -104,8 +112,8 @@ def _recipients(rule: rules.Rule, event: Event, route: Route) -> Sequence[int]:
     owner = event.data.get(rule.owner) if rule.owner else None
     if owner is not None:
         owners = owner if isinstance(owner, list) else [owner]
-        members = Membership.objects.of(event.organization_id).filter(user_id__in=owners, is_active=True)
-        return list(members.values_list("user_id", flat=True))
+        people = alert_links.recipients_of(event.organization_id).filter(pk__in=owners)
+        return list(people.order_by("pk").values_list("pk", flat=True))
     return rules.choose_recipients(people_of(event.organization_id), route.to or rule.to)
 
 

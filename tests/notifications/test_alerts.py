@@ -105,6 +105,16 @@ def test_without_anybody_the_superusers_are_never_nobody(ours):
     assert told() == {"Root"}
 
 
+def test_superuser_without_a_membership_learns_that_their_channel_stopped(ours):
+    root = make.user("Root", is_superuser=True)
+    stopped = {"name": "Ops", "reason": "gone"}
+    events.append(ours.organization.pk, "alert_channel.stopped", 1, owner_id=root.pk, **stopped)
+    User.objects.filter(pk=ours.dispatcher.pk).update(is_active=False)
+    events.append(ours.organization.pk, "alert_channel.stopped", 2, owner_id=ours.dispatcher.pk, **stopped)
+    notify()
+    assert told() == {"Root"}, "and nobody whose user was deactivated"
+
+
 def test_reading_the_log_again_notifies_nobody_twice(ours):
     turns_pending(ours)
     notify()
