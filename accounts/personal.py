@@ -1,4 +1,4 @@
-"""Export and erase a user's personal data: account, memberships and sign-ins."""
+"""Export and erase a user's personal data: account, memberships and sign-ins; or an invitation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from allauth.mfa.models import Authenticator
 from allauth.socialaccount.models import SocialAccount
 from allauth.usersessions.models import UserSession
 from axes.models import AccessAttempt, AccessLog
-from django.db.models import Q
+from django.db.models import F, Q
 
 from accounts import services
 from accounts.models import (
@@ -19,6 +19,7 @@ from accounts.models import (
     HandoverReading,
     IdentityProvider,
     Membership,
+    Organization,
     ReportSubscription,
     SavedView,
     SecurityMail,
@@ -33,17 +34,25 @@ SIGN_INS = (AccessAttempt, AccessLog)
 
 def _users_of(person: DataSubject) -> Any:
     """Return the member with this id. A customer who shares the member's phone or email is a different person."""
-    members = User.objects.filter(memberships__organization_id=person.organization_id).distinct()
-    return members.filter(pk=person.user_id) if person.user_id is not None else members.none()
+    members = Membership.objects.of(person.organization_id).filter(user=person.user_id, joined_at__isnull=False)
+    return User.objects.filter(pk__in=members.values("user"))
+
+
+def _invitations_of(person: DataSubject) -> Any:
+    """Return the membership with this id that the person has not joined."""
+    invited = Membership.objects.of(person.organization_id).filter(joined_at=None)
+    return invited.filter(pk=person.invitation_id) if person.invitation_id is not None else invited.none()
 
 
 def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
-    """Return the account, memberships, created API keys and sign-in records, by table."""
+    """Return the account, memberships, created API keys and sign-in records, or the invitation, by table."""
     users = list(_users_of(person))
     emails, ids = [user.email for user in users], [user.pk for user in users]
     names = ("id", "email", "name", "phone", "language", "is_active", "created_at", "last_login")
     own = Membership.objects.of(person.organization_id).filter(user_id__in=ids)
+    invitations = _invitations_of(person).annotate(email=F("user__email"))  # without user_id, as in the API
     tables = {
+        "invitations": personal_data.as_rows(invitations, "id", "role", "invited_name", "invited_phone", "email"),
         "users": personal_data.as_rows(User.objects.filter(pk__in=ids), *names),
         "memberships": personal_data.as_rows(own),
         "api_keys_made": personal_data.as_rows(
@@ -102,12 +111,17 @@ def traces(person: DataSubject) -> list[EventReference]:
         references.append(
             EventReference("membership", list(user.memberships.values_list("pk", flat=True)), [user.name])
         )
+    for invitation in _invitations_of(person):
+        references.append(EventReference("membership", [invitation.pk], [invitation.invited_name]))
     return references
 
 
 def erase(person: DataSubject) -> int:
-    """Anonymize and deactivate the account, and delete its sign-in records. Return the number of accounts."""
-    count = 0
+    """Anonymize and deactivate the account, and delete its sign-in records. Withdraw an invitation.
+
+    Return the number of accounts and invitations.
+    """
+    count = _withdraw_invitations(person)
     for user in list(_users_of(person)):
         for model in SIGN_INS:
             model.objects.filter(username=user.email).delete()
@@ -127,6 +141,19 @@ def erase(person: DataSubject) -> int:
         for session in UserSession.objects.filter(user=user):
             session.end()  # deletes what the session stores too
         user.save()
+        count += 1
+    return count
+
+
+def _withdraw_invitations(person: DataSubject) -> int:
+    """End the invitation, and delete its account if that was created for an invitation and never used."""
+    if person.invitation_id is None:
+        return 0
+    Organization.objects.select_for_update(no_key=True).get(pk=person.organization_id)  # as changes of members do
+    count = 0
+    for invitation in _invitations_of(person).select_for_update(no_key=True):
+        services.remove_member(invitation.pk, actor=SYSTEM)
+        User.objects.filter(pk=invitation.user_id, name="", memberships=None, is_superuser=False).delete()
         count += 1
     return count
 

@@ -19,7 +19,7 @@ def find_person(
 ) -> DataSubject:
     """Return the person. Exactly one argument must be set; raise AmbiguousPerson otherwise.
 
-    `technician` is an id, `user` the email of a member.
+    `technician` is an id, `user` the email of a member or an invited person.
     """
     values = [value for value in (phone, email, technician, user) if value]
     if len(values) != 1:
@@ -46,5 +46,12 @@ def find_person(
     if member is None:
         words = _("{organization} has no member with the email {email}.")
         raise AmbiguousPerson(words.format(organization=organization, email=user))
-    account = member.user
-    return DataSubject(organization.pk, phone=str(account.phone), email=account.email, user_id=account.pk)
+    return subject_of(member)
+
+
+def subject_of(member: Membership) -> DataSubject:
+    """Return the member, or the invitation if the person has not joined: the account is not the organization's."""
+    account, of = member.user, member.organization_id
+    if member.joined_at is None:
+        return DataSubject(of, phone=str(member.invited_phone), email=account.email, invitation_id=member.pk)
+    return DataSubject(of, phone=str(account.phone), email=account.email, user_id=account.pk)

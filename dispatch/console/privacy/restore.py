@@ -11,7 +11,8 @@ from django.db.models import TextField
 from django.db.models.functions import Cast
 from phonenumber_field.modelfields import PhoneNumberField
 
-from accounts.models import Organization, User
+from accounts.models import Membership, Organization
+from dispatch.console.privacy import lookup
 from dispatch.core import keyed_hashes
 from dispatch.core.events import Actor
 from dispatch.core.privacy import personal_data, replay, scrubbing
@@ -82,7 +83,7 @@ def _apply(entry: Entry, value: str) -> bool:
 
     Return False if it concerned nothing.
     """
-    if entry.kind in (replay.TECHNICIAN_ERASURE, replay.USER_ERASURE):
+    if entry.kind in (replay.TECHNICIAN_ERASURE, replay.USER_ERASURE, replay.INVITATION_ERASURE):
         return _erase_by_id(entry)
     if not value:
         return False
@@ -111,7 +112,7 @@ def _apply(entry: Entry, value: str) -> bool:
 
 
 def _erase_by_id(entry: Entry) -> bool:
-    """Erase the technician or member. A row that is younger than the entry only has the same id."""
+    """Erase the technician, member or invitation. A row that is younger than the entry only has the same id."""
     assert entry.organization_id is not None
     assert entry.subject_id is not None
     if entry.kind == replay.TECHNICIAN_ERASURE:
@@ -124,12 +125,14 @@ def _erase_by_id(entry: Entry) -> bool:
             return False
         person = DataSubject(entry.organization_id, phone=str(technician.phone), technician_id=technician.pk)
     else:
-        user = User.objects.filter(
-            pk=entry.subject_id, created_at__lt=entry.at, memberships__organization_id=entry.organization_id
-        ).first()
-        if user is None:
+        members = Membership.objects.of(entry.organization_id).filter(user__created_at__lt=entry.at)
+        if entry.kind == replay.USER_ERASURE:
+            member = members.filter(user=entry.subject_id, joined_at__isnull=False).first()
+        else:
+            member = members.filter(pk=entry.subject_id, joined_at=None).first()
+        if member is None:
             return False
-        person = DataSubject(entry.organization_id, phone=str(user.phone), email=user.email, user_id=user.pk)
+        person = lookup.subject_of(member)
     personal_data.erase_person(person, actor=OPERATOR, is_replay=True)
     return True
 

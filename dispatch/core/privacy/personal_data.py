@@ -36,7 +36,8 @@ class DataSubject:
     """A person in one organization.
 
     A customer is identified by `phone` (E.164) or `email`, a technician or a user by id together with the current
-    phone and email.
+    phone and email. Of an invited person who has not joined, the organization has the invitation only, and not the
+    user: `invitation_id` is the id of the membership, and `phone` the one that the inviter entered.
     """
 
     organization_id: int
@@ -44,6 +45,7 @@ class DataSubject:
     email: str = ""
     technician_id: int | None = None
     user_id: int | None = None
+    invitation_id: int | None = None
 
     @property
     def words(self) -> list[str]:
@@ -169,8 +171,9 @@ def erase_person(person: DataSubject, *, actor: Actor, is_replay: bool = False) 
         _record(person, "erased", actor, counts, redacted=chain.redact_events(changed))
         if not is_replay:
             replay.record_erasure(
-                person.organization_id, words, technician_id=person.technician_id, user_id=person.user_id
-            )
+                person.organization_id, words, technician_id=person.technician_id, user_id=person.user_id,
+                invitation_id=person.invitation_id,
+            )  # fmt: skip
     return counts
 
 
@@ -257,8 +260,10 @@ def _record(
     `redacted` has the new digests of changed events of the audit log (`core.audit.chain`). Every erasure has it,
     except those by processes of version 0.1.0 (`core.audit.verification`).
     """
-    named = [name for name in ("phone", "email", "technician_id", "user_id") if getattr(person, name)]
+    ids = ("technician_id", "user_id", "invitation_id")
+    named = [name for name in ("phone", "email", *ids) if getattr(person, name)]
+    subject_id = next((getattr(person, name) for name in ids if getattr(person, name)), 0)
     events.append(
-        person.organization_id, f"person.{verb}", person.technician_id or person.user_id or 0, actor=actor,
-        named_by=named, counts=counts, **({} if redacted is None else {"redacted": redacted}),
+        person.organization_id, f"person.{verb}", subject_id, actor=actor, named_by=named, counts=counts,
+        **({} if redacted is None else {"redacted": redacted}),
     )  # fmt: skip

@@ -29,6 +29,7 @@ log = structlog.get_logger(__name__)
 
 PURPOSE = "replay list"
 ERASURE, TECHNICIAN_ERASURE, USER_ERASURE = "erasure", "technician_erasure", "user_erasure"
+INVITATION_ERASURE = "invitation_erasure"  # `subject_id` is the membership's
 OPT_OUT, OPT_IN = "opt_out", "opt_in"
 DO_NOT_CALL, CALL_AGAIN = "do_not_call", "call_again"
 CONSENT_WITHDRAWAL = "consent_withdrawal"
@@ -83,7 +84,12 @@ def record(organization_id: int | None, kind: str, value: str = "", *, subject_i
 
 
 def record_erasure(
-    organization_id: int, values: Iterable[str], *, technician_id: int | None, user_id: int | None
+    organization_id: int,
+    values: Iterable[str],
+    *,
+    technician_id: int | None,
+    user_id: int | None,
+    invitation_id: int | None,
 ) -> None:
     """Record the erasure of a person, by each value that identified them and by their id."""
     for value in sorted(values):
@@ -92,6 +98,8 @@ def record_erasure(
         record(organization_id, TECHNICIAN_ERASURE, subject_id=technician_id)
     if user_id is not None:
         record(organization_id, USER_ERASURE, subject_id=user_id)
+    if invitation_id is not None:
+        record(organization_id, INVITATION_ERASURE, subject_id=invitation_id)
 
 
 def delete_old_entries(before: datetime, limit: int) -> int:
