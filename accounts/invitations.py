@@ -2,6 +2,7 @@
 
 The invitation link goes to the invited email address and is shown to nobody else. Opening it proves access to
 that mailbox, so the link may set the password of a new account, or of an account whose email was never confirmed.
+The factors and sessions of the latter end, because somebody else may have used it.
 If no mail server is configured (EMAIL_URL), the admin receives the link to pass on. Such a link sets a password
 only for an account without one that nobody uses, by single sign-on for example; anyone else must sign in to join.
 

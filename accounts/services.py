@@ -140,15 +140,16 @@ def revoke_api_key(key_id: int, *, actor: Actor) -> ApiKey:
     return key
 
 
-def reset_second_factor(user: User, *, actor: Actor) -> None:
-    """Delete all factors and recovery codes of the user, who lost them, and end their sessions."""
+def reset_second_factor(user: User, *, actor: Actor, mails: Iterable[str] = ("second_factor_reset",)) -> None:
+    """Delete all factors and recovery codes of the user, end their sessions, and send them these `mails`."""
     with transaction.atomic():
         row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
         Authenticator.objects.filter(user=row).delete()
         row.second_factor_at = None
         row.save(update_fields=["second_factor_at"])
         second_factor.append_event(row, "membership.second_factor_reset", actor)
-        security_mail.enqueue_mail(row, "second_factor_reset")
+        for kind in mails:
+            security_mail.enqueue_mail(row, kind)
         sessions.end_all_sessions(row, actor=actor)
 
 
@@ -273,12 +274,24 @@ def join_organization(invitation: Invitation, *, name: str, phone: str) -> Membe
             membership.joined_at, membership.is_active = clock.now(), True
             membership.invited_name = membership.invited_phone = ""
             membership.save(update_fields=["joined_at", "is_active", "invited_name", "invited_phone"])
-            if invitation.mailed:
-                User.objects.filter(pk=membership.user_id, email_confirmed_at=None).update(
-                    email_confirmed_at=membership.joined_at
-                )
+            if invitation.mailed and user.email_confirmed_at is None:
+                user.email_confirmed_at = membership.joined_at
+                user.save(update_fields=["email_confirmed_at"])
+                _end_unproved_access(user, actor=actor)
             _append_event(membership, "membership.joined", actor)
     return membership
+
+
+def _end_unproved_access(user: User, *, actor: Actor) -> None:
+    """Delete the factors and end the sessions from before the email address was proved.
+
+    They may be those of somebody else, whose passkey would still sign in after the new password.
+    """
+    kinds = set(second_factor.factors_of(user).values_list("type", flat=True))
+    if kinds:
+        reset_second_factor(user, actor=actor, mails=[f"{kind}_removed" for kind in sorted(kinds)])
+    elif user.last_login is not None:
+        sessions.end_all_sessions(user, actor=actor)
 
 
 def change_member(

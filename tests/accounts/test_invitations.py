@@ -6,16 +6,21 @@ import re
 from typing import Any
 
 import pytest
+from allauth.mfa.models import Authenticator
+from allauth.usersessions.models import UserSession
 from django.core import mail
 from django.db import IntegrityError, transaction
 from django.test import Client
 from django.urls import reverse
 
 from accounts import services
-from accounts.models import Membership, Organization, User
+from accounts.models import Membership, Organization, SecurityMail, User
+from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
+from tests.accounts.second_factor import is_signed_in
+from tests.accounts.second_factor import sign_in as sign_in_by_form
 from tests.accounts.test_sign_in import sign_in
 from tests.api.client import Api
 from tests.support import factories as make
@@ -167,6 +172,38 @@ def test_account_taken_by_someone_else_is_recovered_by_email(admin, mailing, set
     assert sign_in("victim@example.com", "the password of mallory").status_code == 200, "refused"
     assert thief.get(reverse("admin:index")).status_code == 302, "her sessions are over"
     assert sign_in("victim@example.com", CHOSEN).status_code == 302
+
+
+def test_recovered_account_keeps_no_factor_and_no_session_of_the_taker(admin, mailing, settings):
+    settings.EMAIL_URL = ""
+    taken = invite(make.admin(make.organization("Theirs"), "Mallory"), "victim@example.com")
+    assert choose_password(handed(taken)).status_code == 302
+    victim = User.objects.get(email="victim@example.com")
+    browser(victim)
+    for kind in (Authenticator.Type.WEBAUTHN, Authenticator.Type.RECOVERY_CODES):
+        Authenticator.objects.create(user=victim, type=kind, data={})
+    User.objects.filter(pk=victim.pk).update(second_factor_at=clock.now())
+    settings.EMAIL_URL = "smtp://mail.example.com"
+    invite(admin, victim.email)
+    assert choose_password(mailed_link()).status_code == 302
+    assert not Authenticator.objects.filter(user=victim).exists()
+    assert not UserSession.objects.filter(user=victim).exists()
+    victim.refresh_from_db()
+    assert (victim.second_factor_at, victim.email_confirmed_at is None) == (None, False)
+    assert SecurityMail.objects.filter(user=victim, kind="webauthn_removed").exists()
+    assert is_signed_in(sign_in_by_form(victim, password=CHOSEN))
+
+
+def test_invitation_of_a_person_with_a_proved_address_keeps_their_passkey(admin, mailing):
+    olga = make.dispatcher(make.organization("Theirs"), "Olga")
+    Authenticator.objects.create(user=olga, type=Authenticator.Type.WEBAUTHN, data={})
+    User.objects.filter(pk=olga.pk).update(email_confirmed_at=olga.created_at)
+    answer = invite(admin, olga.email)
+    own = browser(olga)
+    assert confirm(own, mailed_link()).status_code == 302
+    assert joined(answer)
+    assert Authenticator.objects.filter(user=olga).exists()
+    assert own.get(reverse("admin:index")).status_code == 200
 
 
 def test_link_passed_on_by_an_admin_takes_over_no_account(admin):
