@@ -10,8 +10,10 @@ from typing import Any
 from django import forms
 from django.contrib import admin
 from django.contrib.admin.utils import get_fields_from_path
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import models
 from django.http import HttpRequest
+from django.utils.text import capfirst
 from django.utils.translation import gettext
 from phonenumber_field.formfields import PhoneNumberField
 
@@ -137,6 +139,18 @@ class OwnedForm(forms.ModelForm):
             if owner and any(isinstance(row, OwnedModel) and row.organization_id != owner for row in chosen):
                 self.add_error(name, gettext("This belongs to another organization."))
         return cleaned
+
+    def add_error(self, field: str | None, error: Any) -> None:
+        """Add an error. That of a field which the form lacks, such as a read-only one, is shown above the form."""
+        found = error if isinstance(error, ValidationError) else ValidationError(error)
+        if hasattr(found, "error_dict"):
+            for name, errors in found.error_dict.items():
+                self.add_error(None if name == NON_FIELD_ERRORS else name, errors)
+            return
+        if field is not None and field not in self.fields:
+            label = capfirst(self._meta.model._meta.get_field(field).verbose_name)
+            field, found = None, ValidationError([f"{label}: {message}" for message in found.messages])
+        super().add_error(field, found)
 
     def _get_validation_exclusions(self) -> set[str]:
         excluded: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]

@@ -340,6 +340,8 @@ def test_admin_changes_the_configuration_but_verifies_no_domain(row: Any, acme: 
     assert CLIENT_SECRET not in str(event.data)
     page = make.browser(boss).post(url, form_of(row, is_required="on", issuer="http://127.0.0.1:1"))
     assert page.status_code == 200, "required needs a break-glass owner"
+    page = make.browser(boss).post(url, form_of(row, allowed_domains="gmail.com"))
+    assert "Verified domains: Not among the allowed domains: acme.example." in page.content.decode()
 
 
 def test_new_credentials_must_be_tried_before_they_are_required(row: Any, acme: Organization) -> None:
