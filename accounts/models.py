@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, ClassVar
 
+import phonenumbers
 from django.contrib.auth.base_user import AbstractBaseUser, BaseUserManager
 from django.contrib.auth.models import PermissionsMixin
 from django.contrib.postgres.fields import ArrayField
@@ -18,6 +19,7 @@ from django.core.exceptions import ValidationError
 from django.db import models, transaction
 from django.db.models.functions import Lower
 from django.dispatch import Signal
+from django.forms import ChoiceField
 from django.utils.crypto import salted_hmac
 from django.utils.functional import cached_property
 from phonenumber_field.modelfields import PhoneNumberField
@@ -41,6 +43,13 @@ def validate_time_zone(name: str) -> None:
         raise ValidationError(
             gettext("{name} is not a valid time zone. Use a name such as America/Phoenix.").format(name=name)
         )
+
+
+def read_country(code: str) -> str:
+    """Return the ISO code of a country, as phone numbers name it: in upper case. Raises ValidationError."""
+    if (country := code.strip().upper()) in phonenumbers.SUPPORTED_REGIONS:
+        return country
+    raise ValidationError(ChoiceField.default_error_messages["invalid_choice"], params={"value": code})
 
 
 def default_countries() -> list[str]:

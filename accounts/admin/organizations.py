@@ -28,7 +28,7 @@ from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin, OwnedForm, OwnedTa
 from accounts.alert_phones import AlertPhone, with_alert_phone
 from accounts.auth import second_factor, security_mail, sessions
 from accounts.auth.throttling import parse_rate, take_tokens
-from accounts.models import Membership, Organization, User
+from accounts.models import Membership, Organization, User, read_country
 from accounts.phone_inputs import PhoneInput
 from accounts.sso import services as sso
 from dispatch.core.labels import BadgeColors, label, translate_label
@@ -51,10 +51,21 @@ for model in (EmailAddress, Authenticator, UserSession):
     admin.site.unregister(model)
 
 
+class OrganizationForm(OwnedForm):
+    """Accept country codes in any case."""
+
+    def clean_default_region(self) -> str:
+        return read_country(self.cleaned_data["default_region"])
+
+    def clean_allowed_countries(self) -> list[str]:
+        return list(map(read_country, self.cleaned_data["allowed_countries"]))
+
+
 @admin.register(Organization)
 class OrganizationAdmin(OwnedAdmin):
     """Administer organizations. Only superusers add one, or change its slug or whether it is active."""
 
+    form = OrganizationForm
     admin_may = frozenset({"view", "change"})
     superuser_may = frozenset({"view", "add", "change"})
     list_display = ["name", "slug", "time_zone", "is_active"]

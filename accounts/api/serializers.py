@@ -9,7 +9,7 @@ from rest_framework import serializers
 
 from accounts.alert_phones import AlertPhone
 from accounts.api.base import OwnedSerializer
-from accounts.models import ApiKey, Membership, Organization, User, validate_time_zone
+from accounts.models import ApiKey, Membership, Organization, User, read_country, validate_time_zone
 from dispatch.core.api.serializers import StrictSerializer
 
 
@@ -27,6 +27,12 @@ class OrganizationSerializer(StrictSerializer, serializers.ModelSerializer):
         model = Organization
         fields = ["id", "name", "slug", "time_zone", "default_region", "distance_unit", "allowed_countries"]
         read_only_fields = ["slug"]
+
+    def validate_default_region(self, code: str) -> str:
+        return read_country(code)
+
+    def validate_allowed_countries(self, codes: list[str]) -> list[str]:
+        return list(map(read_country, codes))
 
 
 class PersonSerializer(serializers.ModelSerializer):

@@ -106,6 +106,25 @@ def test_the_organization_is_changed_by_its_admin(organization, admin):
     assert event.data["changes"]["allowed_countries"] == ["US", "MX"]
 
 
+def test_countries_are_known_to_the_phone_rules(organization, admin):
+    api, address = Api(user=admin), reverse("admin:accounts_organization_change", args=[organization.pk])
+    form = {
+        "name": "Ours", "time_zone": organization.time_zone, "distance_unit": "mi", "language": "en",
+        "voice": organization.voice, "default_region": "mx", "allowed_countries": "us, Ca,MX",
+    }  # fmt: skip
+    assert browser(admin).post(address, form).status_code == 302
+    organization.refresh_from_db()
+    assert (organization.default_region, organization.allowed_countries) == ("MX", ["US", "CA", "MX"])
+    for unknown in ({"default_region": "ZZ"}, {"allowed_countries": "US,UK"}):
+        page = browser(admin).post(address, {**form, **unknown})
+        assert list(page.context["adminform"].form.errors) == list(unknown)
+    for unknown in ({"default_region": "ZZ"}, {"allowed_countries": ["US", "UK"]}):
+        refused = api.patch("organization/", unknown)
+        assert (refused.status_code, refused.json()["errors"][0]["field"]) == (400, next(iter(unknown)))
+    organization.refresh_from_db()
+    assert (organization.default_region, organization.allowed_countries) == ("MX", ["US", "CA", "MX"])
+
+
 def test_a_conflict_is_raised_where_it_happens(organization, admin):
     with pytest.raises(Conflict):
         services.add_member(organization, email=admin.email, name="A", role="admin", actor=actor_of(admin))
