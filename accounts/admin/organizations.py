@@ -324,6 +324,12 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         return super().get_form(request, obj, change, **(kwargs if obj else {**kwargs, "form": NewMemberForm}))
 
+    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        """Let a page remember what it showed: it changes only what the Admin changed, and not what others did."""
+        if db_field.name in ("role", "is_active", "on_duty", "alert_order"):
+            kwargs["show_hidden_initial"] = True
+        return super().formfield_for_dbfield(db_field, request, **kwargs)
+
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return list(self.fields if obj else self.add_fields)
 
@@ -337,10 +343,11 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
 
     def save_model(self, request: HttpRequest, obj: Membership, form: Any, change: bool) -> None:
         if change:
-            services.change_member(
-                obj.pk, actor=request.actor, role=obj.role, is_active=obj.is_active, alert_order=obj.alert_order
-            )
-            services.set_duty(obj.pk, obj.on_duty and obj.is_active, actor=request.actor)
+            changes = {name: form.cleaned_data[name] for name in form.changed_data}
+            on_duty = changes.pop("on_duty", None)
+            member = services.change_member(obj.pk, actor=request.actor, **changes)
+            if on_duty is not None:
+                services.set_duty(obj.pk, on_duty and member.is_active, actor=request.actor)
             return
         given = {name: form.cleaned_data[name] or "" for name in ("email", "name", "phone", "role")}
         added, _ = services.add_member(obj.organization, **given, actor=request.actor)

@@ -189,6 +189,25 @@ def test_the_admin_invites_with_a_link(organization, admin):
     assert Membership.objects.get(user__email="dora@example.com").organization == organization
 
 
+def test_page_from_before_a_change_overwrites_only_what_was_changed_on_it(organization, admin):
+    dana = make.dispatcher(organization, "Dana", on_duty=False).memberships.get()
+    address, client = reverse("admin:accounts_membership_change", args=[dana.pk]), browser(admin)
+    shown = client.get(address).content.decode()
+    seen = dict(re.findall(r'<input type="hidden" name="(initial-\w+)" value="(\w*)"', shown))
+    services.set_duty(dana.pk, True, actor=SYSTEM)
+    services.change_member(dana.pk, actor=SYSTEM, role="admin")
+    fields = {"organization": organization.pk, "role": "dispatcher", "is_active": "on", "alert_order": 5}
+    assert client.post(address, fields | seen).status_code == 302
+    dana.refresh_from_db()
+    assert (dana.role, dana.on_duty, dana.alert_order) == ("admin", True, 5)
+    assert client.post(address, {**fields, **seen, "is_active": ""}).status_code == 302
+    dana.refresh_from_db()
+    assert (dana.is_active, dana.on_duty) == (False, False)
+    assert client.post(address, {**fields, **seen, "is_active": "", "on_duty": "on"}).status_code == 302
+    dana.refresh_from_db()
+    assert not dana.on_duty, "they left meanwhile"
+
+
 def test_admin_shows_that_the_last_admin_cannot_be_removed(organization, admin):
     own = admin.memberships.get()
     answer = browser(admin).post(
