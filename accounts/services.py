@@ -263,9 +263,10 @@ def add_member(
 def join_organization(invitation: Invitation, *, name: str, phone: str) -> Membership:
     """Make the invitee a member with the name and phone (E.164, or empty) they confirmed. Idempotent."""
     with transaction.atomic():
+        # In the order of a join by single sign-on.
+        user = User.objects.select_for_update(no_key=True).get(pk=invitation.membership.user_id)
         membership = Membership.objects.select_for_update(no_key=True).get(pk=invitation.membership.pk)
         if membership.joined_at is None:
-            user = User.objects.select_for_update(no_key=True).get(pk=membership.user_id)
             if user.name != name:
                 user.name = name
                 user.save(update_fields=["name"])
@@ -311,7 +312,8 @@ def change_member(
         organization_id = Membership.objects.values_list("organization_id", flat=True).get(pk=membership_id)
         # Serialize changes of members: two of them could otherwise each see the other as the remaining admin.
         Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
-        membership = Membership.objects.select_related("user").get(pk=membership_id)
+        rows = Membership.objects.select_for_update(no_key=True, of=("self",)).select_related("user")
+        membership = rows.get(pk=membership_id)
         if is_active and membership.joined_at is None:
             raise Conflict(gettext("This person hasn't accepted the invitation yet."), code="not_joined")
         before = (membership.role, membership.is_active)
@@ -333,7 +335,7 @@ def change_member(
                     revoke_api_key(key.pk, actor=actor)
             if not membership.is_active and membership.on_duty:
                 membership.on_duty, membership.duty_changed_at = False, clock.now()
-            membership.save()
+            membership.save(update_fields=["role", "is_active", "on_duty", "duty_changed_at"])
             _append_event(membership, "membership.changed", actor)
             if not membership.is_active:
                 for callback in _on_member_left:

@@ -162,7 +162,7 @@ class UserAdmin(OwnedAdmin):
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
         if not change:
             obj.set_unusable_password()
-        obj.save()
+        obj.save(update_fields=form.changed_data if change else None)
         if not obj.is_active:
             services.revoke_keys_of(obj, actor=request.actor)
 

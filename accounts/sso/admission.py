@@ -111,7 +111,8 @@ def _domain_of(email: str) -> str:
 
 def _join(provider: IdentityProvider, user: User, claims: dict[str, Any]) -> bool:
     """Make an invited person or a newcomer a member if the account was never used. Return whether they joined."""
-    membership = Membership.objects.of(provider.organization_id).filter(user=user).first()
+    rows = Membership.objects.of(provider.organization_id).select_for_update(no_key=True)
+    membership = rows.filter(user=user).first()
     if membership is not None and membership.joined_at is not None:
         return False
     is_newcomer = membership is None

@@ -6,15 +6,18 @@ import re
 
 import pytest
 from django.contrib.admin.models import LogEntry
+from django.db import transaction
 from django.urls import reverse
 
 from accounts import services
+from accounts.invitations import Invitation
 from accounts.models import ApiKey, Membership, User
 from accounts.tenancy import actor_of
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from tests.api.client import Api
+from tests.core.threads import Elsewhere
 from tests.support import factories as make
 from tests.support.factories import browser
 
@@ -85,6 +88,32 @@ def test_the_last_admin_stays(organization, admin, change):
 def test_deactivation_takes_the_member_off_duty(organization):
     membership = make.dispatcher(organization, on_duty=True).memberships.get()
     assert not services.change_member(membership.pk, actor=SYSTEM, is_active=False).on_duty
+
+
+@pytest.mark.django_db(transaction=True)
+def test_role_that_changes_while_the_person_joins_keeps_both(organization):
+    membership, _ = services.add_member(
+        organization, email="dana@example.com", name="Dana", role="dispatcher", actor=SYSTEM
+    )
+    with transaction.atomic():
+        services.join_organization(Invitation(membership, mailed=False), name="Dana", phone="")
+        changing = Elsewhere(lambda: services.change_member(membership.pk, actor=SYSTEM, role="admin"))
+        changing.wait_for_lock()
+    changing.finish()
+    membership.refresh_from_db()
+    assert (membership.role, membership.is_active, membership.joined_at is None) == ("admin", True, False)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_duty_that_ends_while_the_role_changes_keeps_both(organization):
+    dana = make.dispatcher(organization, on_duty=True).memberships.get()
+    with transaction.atomic():
+        services.set_duty(dana.pk, False, actor=SYSTEM)
+        changing = Elsewhere(lambda: services.change_member(dana.pk, actor=SYSTEM, role="admin"))
+        changing.wait_for_lock()
+    changing.finish()
+    dana.refresh_from_db()
+    assert (dana.role, dana.on_duty) == ("admin", False)
 
 
 def test_a_dispatcher_manages_nobody(organization, admin):

@@ -8,6 +8,7 @@ from django.db import transaction
 from accounts import services
 from accounts.models import IdentityProvider, Organization, User
 from accounts.sso import services as sso
+from accounts.sso.admission import admit_identity
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict, Unprocessable
 from dispatch.core.events import SYSTEM
@@ -65,6 +66,21 @@ def test_change_of_a_removed_configuration_is_refused(provider: IdentityProvider
     with pytest.raises(Conflict):
         sso.save_provider(stale, ["is_active"], actor=SYSTEM)
     assert not IdentityProvider.objects.exists()
+
+
+def test_role_that_changes_while_the_person_joins_keeps_both(provider: IdentityProvider) -> None:
+    IdentityProvider.objects.update(verified_domains=["acme.example"])
+    claims = {"sub": "dana", "email": "dana@acme.example", "email_verified": True, "name": "Dana"}
+    invited, _ = services.add_member(
+        provider.organization, email="dana@acme.example", name="Dana", role="dispatcher", actor=SYSTEM
+    )
+    with transaction.atomic():
+        services.change_member(invited.pk, actor=SYSTEM, role="admin")
+        joining = Elsewhere(lambda: admit_identity(stored(), claims))
+        joining.wait_for_lock()
+    joining.finish()
+    invited.refresh_from_db()
+    assert (invited.role, invited.is_active, invited.joined_at is None) == ("admin", True, False)
 
 
 def test_owner_who_is_being_removed_cannot_become_break_glass(provider: IdentityProvider, owner: User) -> None:
