@@ -36,6 +36,7 @@ from notifications.models import (
     Notification,
     Route,
 )
+from notifications.models.preferences import MAX_STEPS
 from notifications.rendering import outcome_of, path_to, title_and_body
 from notifications.services import alert_reach
 from notifications.services.preferences import default_steps
@@ -330,6 +331,7 @@ class StepsOfPolicy(OwnedTabularInline):
     """Edit the steps in order. Without steps, the installation's defaults apply."""
 
     model = EscalationStep
+    max_num = MAX_STEPS
     dispatcher_may = VIEW
     fields = ["position", "audience", "after_s", "spacing_s", "sms", "voice", "chat", "push"]
 

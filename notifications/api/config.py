@@ -23,6 +23,7 @@ from dispatch.core import events
 from dispatch.core.api.serializers import StrictSerializer
 from notifications import rules, services
 from notifications.models import EscalationPolicy, EscalationStep, Level, Route
+from notifications.models.preferences import MAX_STEPS
 from notifications.services.preferences import Wants, plan_of
 
 _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
@@ -171,7 +172,7 @@ class EscalationSerializer(StrictSerializer):
     push_shows_details = serializers.BooleanField(
         default=True, help_text="False: push notifications name only the kind of event."
     )
-    steps = StepSerializer(many=True, required=False)
+    steps = StepSerializer(many=True, required=False, max_length=MAX_STEPS)  # type: ignore[call-arg]
 
 
 class EscalationView(APIView):

@@ -11,6 +11,9 @@ from dispatch.core.languages import gettext
 from notifications import rules
 from notifications.models.notifications import Level
 
+# Steps of an escalation policy. Each alert copies them.
+MAX_STEPS = 50
+
 
 class Preference(OwnedModel):
     """One user's choice for one kind of event in one organization. Without a row, the default applies.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from django.urls import reverse
 
 from accounts.tenancy import actor_of
 from dispatch.core import clock, fault_injection
@@ -12,7 +13,9 @@ from dispatch.jobs import services as jobs
 from dispatch.telephony.models import Call
 from notifications import loops, services
 from notifications.models import Alert, Delivery, EscalationPolicy, EscalationStep, Notification, Preference
+from notifications.models.preferences import MAX_STEPS
 from notifications.services import deliveries, escalation
+from tests.api.client import Api
 from tests.harness import provider
 from tests.harness.jobs import MARIA
 from tests.notifications.conftest import Watch
@@ -217,6 +220,18 @@ def test_the_organization_s_own_steps_and_delays(watch):
     assert alert.repeats == 1
     assert (alert.cycle, alert.step) == (1, 0)
     assert {carl, ana} == {row.user for row in Notification.objects.all()}
+
+
+def test_the_steps_of_a_policy_are_limited(watch):
+    admin = make.admin(watch.organization)
+    step = {"audience": "admins", "after_s": 60}
+    put = lambda count: Api(user=admin).send("PUT", "escalation-policy/", {"steps": [step] * count})  # noqa: E731
+    assert len(put(MAX_STEPS).json()["steps"]) == MAX_STEPS
+    refused = put(MAX_STEPS + 1)
+    assert (refused.status_code, refused.json()["errors"][0]["field"]) == (400, "steps")
+    assert EscalationStep.objects.count() == MAX_STEPS
+    page = reverse("admin:notifications_escalationpolicy_change", args=[EscalationPolicy.objects.get().pk])
+    assert f'name="steps-MAX_NUM_FORMS" value="{MAX_STEPS}"' in make.browser(admin).get(page).content.decode()
 
 
 def test_alert_repeats_every_minute_until_acknowledged(watch, monkeypatch):
