@@ -53,7 +53,10 @@ class EventHistoryMixin:
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> Any:
         answer = super().history_view(request, object_id, extra_context)  # type: ignore[misc]
         if isinstance(answer, TemplateResponse) and answer.context_data and "object" in answer.context_data:
-            events = self._events_of(answer.context_data["object"])
+            row = answer.context_data["object"]
+            # Events about a row of no organization are the installation's.
+            is_shown = organization_id_of(row) is not None or request.user.is_superuser
+            events = self._events_of(row) if is_shown else []
             answer.context_data |= {"events": events[:MAX_EVENTS], "more_events": len(events) > MAX_EVENTS}
             for entry in answer.context_data["action_list"]:
                 entry.change_message = translate_entry(entry.change_message, self.model)  # type: ignore[attr-defined]

@@ -10,6 +10,7 @@ from allauth.usersessions.models import UserSession
 from django import forms
 from django.conf import settings
 from django.contrib import admin, messages
+from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group
 from django.db import models
 from django.http import HttpRequest, HttpResponse
@@ -158,6 +159,15 @@ class UserAdmin(OwnedAdmin):
 
     def get_inlines(self, request: HttpRequest, obj: Any) -> list:
         return self.inlines if obj else []
+
+    def get_paginator(self, request: HttpRequest, queryset: models.QuerySet, *args: Any, **kwargs: Any) -> Any:
+        """Page the list, or a history. In that, an Admin sees only what people of their organizations changed.
+
+        The person may have belonged to other organizations before.
+        """
+        if queryset.model is LogEntry:
+            queryset = queryset.filter(user__in=self.visible(request, User))
+        return super().get_paginator(request, queryset, *args, **kwargs)
 
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
         if not change:

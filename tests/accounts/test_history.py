@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from accounts.models import ApiKey, RetentionRule
+from accounts.models import ApiKey, Membership, RetentionRule, User
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core import events
 from dispatch.core.events import Actor
@@ -20,6 +20,7 @@ from dispatch.outbox.models import Endpoint, Message
 from dispatch.schedules.models import Run, Schedule
 from dispatch.technicians.models import Technician
 from notifications.models import EscalationPolicy, Route
+from tests.support import factories as make
 from tests.support.tenants import Tenant, tenant
 
 pytestmark = pytest.mark.django_db
@@ -61,6 +62,13 @@ def history(ours: Tenant, row) -> str:
     return " ".join(page.content.decode().split())
 
 
+def rename(admin: User, person: User, name: str) -> None:
+    sent = {"email": person.email, "name": name, "phone": "", "is_active": "on"}
+    sent |= {"memberships-TOTAL_FORMS": "0", "memberships-INITIAL_FORMS": "0"}
+    page = reverse("admin:accounts_user_change", args=[person.pk])
+    assert make.browser(admin).post(page, sent).status_code == 302
+
+
 @pytest.mark.parametrize("model", SUBJECTS, ids=lambda model: model.__name__)
 def test_history_shows_only_the_events_of_its_row(ours, model):
     row, theirs = ours.row(model), tenant("Bravotown")
@@ -93,6 +101,22 @@ def test_a_lead_that_a_dispatcher_cancelled_says_so(ours):
     page = history(ours, lead)
     assert "Kim Ash" in page
     assert "Finished" in page
+
+
+def test_history_of_a_user_names_nobody_of_a_former_organization(ours):
+    """The person was a member elsewhere, where an Admin corrected their name."""
+    theirs, person = make.organization("Bravotown"), make.dispatcher(ours.organization, "Dana")
+    olga, root = make.admin(theirs, "Olga Petrova"), make.user("Rosa Root", is_superuser=True)
+    Membership.objects.filter(user=person).update(organization=theirs)
+    rename(olga, person, "Dana W")
+    Membership.objects.filter(user=person).update(organization=ours.organization)
+    rename(ours.admin, person, "Dana Whitfield")
+    rename(root, person, "Dana Whitfield-Ash")
+    page = history(ours, person)
+    assert "Alphaville admin" in page
+    assert not re.search("Petrova|Rosa|user [0-9]", page)
+    seen_by_root = make.browser(root).get(reverse("admin:accounts_user_history", args=[person.pk]))
+    assert all(word in seen_by_root.content.decode() for word in ("Petrova", "Rosa", "Alphaville admin"))
 
 
 def test_a_row_without_events_shows_what_was_saved(ours):
