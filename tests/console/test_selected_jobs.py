@@ -13,7 +13,10 @@ from dispatch.jobs import services
 from dispatch.jobs.models import Job
 from notifications.models import Claim
 from tests.console.test_board import BOB, HTMX, Desk
+from tests.core.threads import Elsewhere
+from tests.jobs.test_locked_technician import impatient  # noqa: F401
 from tests.support import factories as make
+from tests.support.row_locks import held
 
 pytestmark = pytest.mark.django_db
 SELECTED = "/board/selected/"
@@ -62,6 +65,22 @@ def test_a_job_that_changed_after_the_question_is_left_alone_and_named(desk):
     assert "Canceled 1 job." in page
     assert f'data-open="{changed.pk}"' in page
     assert "Bob" in page
+
+
+@pytest.mark.django_db(transaction=True)
+def test_locked_and_deleted_jobs_are_named_and_the_others_are_changed(desk, impatient):  # noqa: F811
+    locked, deleted, other = jobs = [desk.job("pending") for _ in range(3)]
+    chosen = ask(desk, "cancel", *jobs)
+    answers: list[Any] = []
+    with held(locked):
+        canceling = Elsewhere(lambda: answers.append(confirm(desk, "cancel", chosen, reason="Storm is over")))
+        canceling.wait_for_lock()
+        Job.objects.filter(pk=deleted.pk).delete()
+        canceling.finish()
+    page = answers[0].content.decode()
+    assert "Someone else is changing this job" in page
+    assert "This job no longer exists" in page
+    assert (status(locked), status(other)) == ("pending", "cancelled")
 
 
 def test_jobs_in_other_states_and_without_a_position_are_not_included(desk):

@@ -9,6 +9,7 @@ from typing import Any
 import structlog
 from django import forms
 from django.core.exceptions import ValidationError
+from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.views.decorators.http import require_POST
 
@@ -17,6 +18,7 @@ from dispatch.console import views_base
 from dispatch.console.board.cards import with_action_data
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
+from dispatch.core.db.errors import is_conflict
 from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark, ngettext
@@ -85,7 +87,10 @@ def handle_selected(request: HttpRequest) -> HttpResponse:
 def perform_on_each(
     action: Action, jobs: Sequence[Job], versions: dict[int, int], values: dict[str, Any], actor: Any
 ) -> BulkResult:
-    """Perform the action on each job whose version is still the given one. A refusal does not stop the others."""
+    """Perform the action on each job whose version is still the given one.
+
+    A job that is refused, locked or deleted does not stop the others.
+    """
     result = BulkResult()
     for job in jobs:
         try:
@@ -94,6 +99,12 @@ def perform_on_each(
             result.refused.append((job.pk, str(conflict.detail)))
         except ValidationError as error:
             result.refused.append((job.pk, " ".join(error.messages)))
+        except Job.DoesNotExist:
+            result.refused.append((job.pk, _("This job no longer exists.")))
+        except OperationalError as error:
+            if not is_conflict(error):
+                raise
+            result.refused.append((job.pk, _("Someone else is changing this job. Try again in a moment.")))
         else:
             result.done.append(job.pk)
     log.info("jobs_changed_in_bulk", action=str(action), done=len(result.done), refused=len(result.refused))
