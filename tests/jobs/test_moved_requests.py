@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import datetime, time, timedelta
 from zoneinfo import ZoneInfo
 
@@ -136,6 +137,15 @@ def test_customer_without_an_address_corrects_only_the_phone(shop):
     assert "Change the address or the phone number." in correction(page).content.decode()
     assert correction(page, address=factories.TEMPE.address).status_code == 303
     assert page.now().address == factories.TEMPE.address
+
+
+def test_phone_of_an_old_page_keeps_the_address_that_a_dispatcher_corrected(shop):
+    job = shop.job()
+    page = Page(job)
+    (shown,) = re.findall(r'name="shown_address" value="([^"]*)"', page.says())
+    services.correct(job.pk, correction=services.Correction(address=factories.TEMPE.address), actor=MARIA)
+    assert correction(page, address=shown, shown_address=shown, phone="602-555-0199").status_code == 303
+    assert (page.now().address, str(page.now().customer_phone)) == (factories.TEMPE.address, "+16025550199")
 
 
 def test_limit_is_a_setting(shop, settings):

@@ -148,7 +148,15 @@ class CorrectionForm(forms.Form):
         return on_one_line(self.cleaned_data["address"])
 
     @property
+    def shown_address(self) -> str:
+        """What the page showed as the address before it was edited."""
+        return str(self.data.get("shown_address", self.initial["address"]))
+
+    @property
     def new_address(self) -> str:
-        """The address of the valid form; "" if it is the job's, apart from line breaks and spaces."""
+        """The address of the valid form; "" if it is what the page showed, apart from line breaks and spaces.
+
+        The job's may have been corrected since.
+        """
         address: str = self.cleaned_data["address"]
-        return "" if address == on_one_line(self.initial["address"]) else address
+        return "" if address == on_one_line(self.shown_address) else address
