@@ -11,8 +11,10 @@ from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.leads.models import CustomerRate, Lead
 from dispatch.leads.services import actions, claim_batches
+from dispatch.leads.services.intake import NewLead
 from dispatch.telephony.models import Call
 from tests.harness.leads import Floor
+from tests.support import factories
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.floor(lines=50)]
 
@@ -99,3 +101,15 @@ def test_calls_know_the_customer_on_whose_behalf_they_are_made(floor: Floor) -> 
     floor.add_many(1)
     floor.work()
     assert Call.objects.get().customer == "acme"
+
+
+@pytest.mark.parametrize("customer", ["acme", "other", ""])
+def test_customers_of_a_campaign_queue_separately(floor: Floor, customer: str) -> None:
+    CustomerRate.objects.create(organization=floor.organization, customer="other", most=MOST, per_s=PER_S)
+    campaign = floor.add_campaign(customer=customer)
+    floor.accept([NewLead(factories.phone(), customer="other") for _ in range(9)], to=campaign)
+    work_in_small_batches(floor)
+    name = "" if customer == "acme" else "acme"
+    (single,) = floor.accept([NewLead(factories.phone(), customer=name)], to=campaign)
+    work_in_small_batches(floor)
+    assert floor.lead(single.id or 0).outcome == "answered"

@@ -91,6 +91,16 @@ def test_the_rate_of_a_rare_customer_reads_only_its_calls(campaign: Campaign) ->
     assert rows_read(eligibility_sql.SPENT, [clock.now(), ids]) <= 20
 
 
+def test_the_queue_of_a_rate_reads_only_leads_that_wait_for_it(campaign: Campaign) -> None:
+    for _ in range(30):
+        campaign.leads.create(
+            organization=campaign.organization, phone=factories.phone(), reason="customer_rate", customer="rare"
+        )
+    ids = list(CustomerRate.objects.values_list("pk", flat=True))
+    batch = [[campaign.organization_id], ["rare"], [campaign.pk]]
+    assert rows_read(eligibility_sql.QUEUED, [ids, *batch, clock.now()]) <= 20
+
+
 def test_leads_are_locked_by_id(campaign: Campaign) -> None:
     ids = Lead.objects.values_list("pk", flat=True)[:50]
     assert rows_read(sql.LOCK, {"ids": prepared.integers(ids)}) <= 200
