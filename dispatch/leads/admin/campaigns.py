@@ -47,6 +47,8 @@ from dispatch.leads.services import recordings, switches
 from dispatch.telephony.admin.voice_preview import VoicePreviewMixin
 
 STATE_COLORS = BadgeColors({"active": "success", "paused": "warning", "no script": "danger"})
+# A column that the form has under another name, and one that it lacks.
+_COLUMN_OF, _EARLIER_KEYS = {"new_secret": "precheck_secret"}, "keys"
 MODE_LABELS = {"off": "danger", "dry_run": "warning", "live": "success", "paused": "warning"}
 
 
@@ -200,7 +202,9 @@ class CampaignAdmin(VoicePreviewMixin, WeekdaysMixin, OwnedAdmin):
         recordings.lock_limit(obj.organization_id)
         form.save_recordings()
         obj.keys = {}  # the branches replace the keys of earlier versions
-        super().save_model(request, obj, form, change)
+        # only what the form changed: the campaign may have been paused since the row was read
+        own = {_EARLIER_KEYS, *(_COLUMN_OF.get(name, name) for name in form.changed_data)}
+        obj.save(update_fields=own & {field.name for field in Campaign._meta.fields} if change else None)
         switches.wake_after_change()
 
     def save_related(self, request: Any, form: Any, formsets: Any, change: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from django.core.exceptions import ValidationError as ModelValidationError
@@ -308,7 +309,18 @@ class CampaignSerializer(OwnedSerializer):
         return self._write(super().create, validated_data)
 
     def update(self, instance: Campaign, validated_data: dict[str, Any]) -> Campaign:
-        return self._write(lambda data: super(CampaignSerializer, self).update(instance, data), validated_data)
+        return self._write(partial(self._update_fields, instance), validated_data)
+
+    def _update_fields(self, campaign: Campaign, data: dict[str, Any]) -> Campaign:
+        """Save only the given fields: others may have changed since the row was read, such as its pause.
+
+        The result has the current values of all fields, and no cached rows.
+        """
+        for name, value in data.items():
+            setattr(campaign, name, value)
+        campaign.save(update_fields=list(data))
+        campaign.refresh_from_db()
+        return campaign
 
     def _write(self, write: Any, data: dict[str, Any]) -> Campaign:
         rules, branches = data.pop("retry_rules", None), data.pop("branches", None)
@@ -338,7 +350,6 @@ class CampaignSerializer(OwnedSerializer):
                 )
             if agent is not _UNCHANGED:
                 VoiceAgent.objects.filter(campaign=campaign).delete()
-                campaign.refresh_from_db()  # without the cached agent
                 if agent:
                     VoiceAgent.objects.create(organization=campaign.organization, campaign=campaign, **agent)
             recordings.update_uses(campaign)
