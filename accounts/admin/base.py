@@ -35,7 +35,8 @@ An action without permissions requires "change". A custom `form` derives from Ow
 listed in `read_only_actions`. Bulk actions ask for confirmation (`confirmation`): the description "Pause: no new
 calls" provides the button and its explanation; those in `actions_without_asking` do not ask. For models
 without an edit form, set `admin_may = ACT`. A row's history shows its events (`history`); `subject` names its
-model in the event log if that differs from the model's name.
+model in the event log if that differs from the model's name. `switch_fields`, which others may switch while a page
+is open, are in the form's `changed_data` only if they differ from what the page showed.
 """
 
 from __future__ import annotations
@@ -96,6 +97,7 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
     formfield_overrides = widgets.OVERRIDES
     read_only_actions: tuple[str, ...] = ()
     service_checks_deletion = False
+    switch_fields: tuple[str, ...] = ()
     list_filter_submit = False
     list_per_page = 50
 
@@ -281,6 +283,8 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         form = super().get_form(request, obj, change, **kwargs)
         if issubclass(self.model, OwnedModel) and (field := form.base_fields.get("organization")):
             self._prepare_organization(field, request, obj)
+        for name in form.base_fields.keys() & set(self.switch_fields):
+            form.base_fields[name].show_hidden_initial = True
         for field in form.base_fields.values():  # of a row without an organization; OwnedForm knows others
             if isinstance(field, PhoneNumberField):
                 use_region(field, getattr(request.organization, "default_region", ""))

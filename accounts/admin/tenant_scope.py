@@ -115,6 +115,9 @@ class OwnedForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        for name, field in self.fields.items():
+            if self.is_bound and field.show_hidden_initial and self.add_initial_prefix(name) not in self.data:
+                field.show_hidden_initial = False  # the page did not say what it showed: compare with the row
         phones = [field for field in self.fields.values() if isinstance(field, PhoneNumberField)]
         if phones and (organization := self._organization()):
             for field in phones:

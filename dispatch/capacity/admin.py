@@ -71,6 +71,7 @@ class ProviderAccountAdmin(OwnedAdmin):
 
     subject = "account"
     form = AccountForm
+    switch_fields = ("is_active",)
     list_display = ["name", "provider", "account_sid", "calls_per_second", "is_active", "state", "rotating"]
     list_filter = ["is_active", "provider"]
     search_fields = ["name", "account_sid"]
@@ -133,6 +134,7 @@ class LimitedAdmin(OwnedAdmin):
 
     dispatcher_may = ACT
     limit_field = ""
+    switch_fields = ("is_paused",)
     actions = ["pause", "resume"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.db.models import Model
+from django.test import Client
 from django.urls import reverse
 
+from dispatch.capacity import services as capacity
 from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
 from dispatch.leads.models import Campaign
 from dispatch.leads.services import switches
 from tests.api.client import Api
@@ -93,3 +98,76 @@ def test_a_patch_keeps_what_another_changed_meanwhile(campaign: Campaign) -> Non
     assert saved() == 200
     campaign.refresh_from_db()
     assert (campaign.name, campaign.customer) == ("Fall", "acme")
+
+
+# --- Forms that were opened before a switch was set
+
+
+def path_of(row: Model) -> str:
+    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
+
+
+def open_form(person: Client, row: Model) -> dict[str, Any]:
+    """Open the row's form in the admin. Return what a browser sends if nothing is changed."""
+    page = person.get(path_of(row))
+    form = page.context["adminform"].form
+    values = {bound.html_name: bound.value() for bound in form}
+    sent = {name: value for name, value in values.items() if value is not None and value is not False}
+    shown = re.findall(r'<input type="hidden" name="(initial-\w+)" value="(\w+)"', page.content.decode())
+    return {**sent, **dict(shown)}
+
+
+def send_form(person: Client, row: Model, form: dict[str, Any]) -> None:
+    answer = person.post(path_of(row), form)
+    assert answer.status_code == 302, answer.context["adminform"].form.errors
+    row.refresh_from_db()
+
+
+def test_an_open_form_does_not_lift_the_kill_switch(campaign: Campaign) -> None:
+    switch = switches.set_engine(is_stopped=False, actor=SYSTEM)
+    root = browser(make.user("Root", is_superuser=True))
+    form = open_form(root, switch)
+    switches.set_engine(is_stopped=True, actor=SYSTEM)
+    send_form(root, switch, {**form, "promoter_paused": "on"})
+    assert (switch.is_stopped, switch.promoter_paused) == (True, True)
+    form = open_form(root, switch)
+    form.pop("is_stopped")
+    send_form(root, switch, form)
+    assert (switch.is_stopped, switch.promoter_paused) == (False, True)
+
+
+def test_an_open_form_does_not_switch_lead_calling_back(campaign: Campaign) -> None:
+    dispatch = switches.set_dispatch(campaign.organization_id, mode="live", actor=SYSTEM)
+    admin = browser(make.admin(campaign.organization))
+    form = open_form(admin, dispatch)
+    switches.set_dispatch(campaign.organization_id, mode="off", is_paused=True, actor=SYSTEM)
+    send_form(admin, dispatch, {**form, "agent_hosts": "bots.example.com"})
+    assert (dispatch.mode, dispatch.is_paused, dispatch.agent_hosts) == ("off", True, "bots.example.com")
+    send_form(admin, dispatch, {**open_form(admin, dispatch), "mode": "dry_run"})
+    assert (dispatch.mode, dispatch.is_paused) == ("dry_run", True)
+
+
+@pytest.mark.parametrize("kind", ["number", "pool"])
+def test_an_open_form_resumes_no_number_and_no_pool(campaign: Campaign, kind: str) -> None:
+    number = make.number(campaign.organization, pool=campaign.pool)
+    row = number if kind == "number" else number.pool
+    admin = browser(make.admin(campaign.organization))
+    form = open_form(admin, row)
+    capacity.set_paused(row, True, actor=SYSTEM)
+    send_form(admin, row, {**form, "name": "Desk"})
+    assert (row.name, row.is_paused) == ("Desk", True)
+    assert not Event.objects.filter(kind=f"{kind}.resumed").exists()
+    form = open_form(admin, row)
+    form.pop("is_paused")
+    send_form(admin, row, form)
+    assert not row.is_paused
+
+
+def test_an_open_form_does_not_reactivate_an_account(campaign: Campaign) -> None:
+    account = make.account(campaign.organization)
+    admin = browser(make.admin(campaign.organization))
+    form = open_form(admin, account)
+    account.is_active = False
+    capacity.save_row(account, {"is_active": False}, actor=SYSTEM)
+    send_form(admin, account, {**form, "name": "Main"})
+    assert (account.name, account.is_active) == ("Main", False)

@@ -224,12 +224,11 @@ class EngineSwitchAdmin(EverybodysAdmin):
     superuser_may = frozenset({"view", "add", "change"})
     list_display = ["__str__", "is_stopped", "promoter_paused"]
     fields = ["is_stopped", "promoter_paused"]
+    switch_fields = ("is_stopped", "promoter_paused")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_add_permission(request, obj) and not EngineSwitch.objects.exists()
 
     def save_model(self, request: Any, obj: EngineSwitch, form: Any, change: bool) -> None:
-        row = switches.set_engine(
-            is_stopped=obj.is_stopped, promoter_paused=obj.promoter_paused, actor=request.actor
-        )
-        obj.pk = row.pk
+        changed = {name: form.cleaned_data[name] for name in form.changed_data}
+        obj.pk = switches.set_engine(**changed, actor=request.actor).pk

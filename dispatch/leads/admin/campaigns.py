@@ -296,6 +296,7 @@ class LeadDispatchAdmin(OwnedAdmin):
     subject = "lead_dispatch"
     list_display = ["organization", "state"]
     fields = ["mode", "confirmed", "is_paused", "agent_hosts"]
+    switch_fields = ("mode", "is_paused")
 
     def get_list_display(self, request: HttpRequest) -> list:
         return ["organization", "state"]
@@ -309,11 +310,9 @@ class LeadDispatchAdmin(OwnedAdmin):
         )
 
     def save_model(self, request: Any, obj: LeadDispatch, form: Any, change: bool) -> None:
-        saved = switches.set_dispatch(
-            obj.organization_id, mode=obj.mode, is_paused=obj.is_paused, agent_hosts=obj.agent_hosts,
-            actor=request.actor,
-        )  # fmt: skip
-        obj.pk = saved.pk
+        own = {"mode", "is_paused", "agent_hosts"}.intersection(form.changed_data)
+        changed = {name: form.cleaned_data[name] for name in own}
+        obj.pk = switches.set_dispatch(obj.organization_id, **changed, actor=request.actor).pk
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
