@@ -12,7 +12,8 @@ from dispatch.core.models import Event
 from dispatch.core.runtime.loops import find_loop
 from dispatch.leads.models import Campaign, EngineSwitch, Lead, LeadDispatch
 from dispatch.leads.rules.eligibility import FAR
-from dispatch.leads.services import switches
+from dispatch.leads.services import actions, switches
+from tests.harness.leads import Floor
 from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
@@ -72,6 +73,18 @@ def test_waiting_leads_continue_when_their_switch_is_lifted(campaign, reason):
     find_loop(switches.LIFTED).step()
     assert is_due(lead)
     assert not is_due(other)  # a switch is not the only limit
+
+
+@pytest.mark.django_db(transaction=True)
+def test_call_now_is_remembered_while_a_switch_holds_the_lead(floor: Floor) -> None:
+    switches.pause_campaign(floor.campaign.pk, True, actor=SYSTEM)
+    (lead,) = floor.add(make.phone(), at=floor.due_in(7 * 86_400))
+    actions.dispatch_now(lead, actor=SYSTEM)
+    assert floor.work() == 0
+    assert floor.lead(lead).reason == "campaign_paused"
+    switches.pause_campaign(floor.campaign.pk, False, actor=SYSTEM)
+    floor.step(switches.LIFTED)
+    assert floor.work() == 1
 
 
 def test_leads_held_by_another_switch_stay_held(campaign):

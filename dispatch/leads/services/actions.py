@@ -73,9 +73,10 @@ def _cancel_during_call(lead: Lead, actor: Actor) -> None:
 
 
 def dispatch_now(lead_id: int, *, actor: Actor) -> Lead:
-    """Make a waiting lead due now. All calling rules still apply.
+    """Make a waiting lead due now, also after a switch that holds it. All calling rules still apply.
 
-    Raises LeadConflict if it is being called or has ended, and Lead.DoesNotExist.
+    If it was wanted later, its patience begins now. Raises LeadConflict if it is being called or has ended, and
+    Lead.DoesNotExist.
     """
     with transaction.atomic():
         lead = _locked(lead_id)
@@ -84,8 +85,9 @@ def dispatch_now(lead_id: int, *, actor: Actor) -> Lead:
         if lead.status == Lead.Status.FINISHED:
             ended = _("This lead has ended ({outcome}). Add it again to have it called.")
             raise LeadConflict(ended.format(outcome=_outcome(lead)), **_state(lead))
-        lead.due_at, lead.reason = min(lead.due_at, clock.now()), ""
-        lead.save(update_fields=["due_at", "reason"])
+        now = clock.now()
+        lead.wanted_at, lead.due_at, lead.reason = min(lead.wanted_at, now), min(lead.due_at, now), ""
+        lead.save(update_fields=["wanted_at", "due_at", "reason"])
         events.append(lead.organization_id, "lead.hurried", lead.pk, actor=actor, campaign_id=lead.campaign_id)
         transaction.on_commit(partial(redis_queue.enqueue, [_entry(lead)]), robust=True)
     return lead
