@@ -12,7 +12,7 @@ from dispatch.core import clock
 from dispatch.leads import eligibility
 from dispatch.leads.models import Campaign, DispositionRule, KeyBranch, Lead
 from dispatch.leads.services import completion
-from dispatch.telephony.models import Call, CallEvent
+from dispatch.telephony.models import Call, CallEvent, Text
 from tests.api.client import Api
 from tests.harness.leads import Floor
 from tests.support import factories as make
@@ -153,6 +153,35 @@ def test_a_recorded_outcome_decides_what_follows_the_call(floor: Floor, api: Api
     assert (row.status, row.reason, row.attempts) == ("backlog", "retry", 1)
     assert row.due_at > clock.now() + timedelta(hours=71)
     assert floor.lead(second).outcome == "busy", "without the rule, it would be called again"
+
+
+def test_an_outcome_decides_only_what_follows_its_own_call(floor: Floor, api: Api) -> None:
+    DispositionRule.objects.create(
+        organization=floor.organization, campaign=floor.campaign, disposition="not_now", delay_h=1, text="Hi."
+    )
+    Campaign.objects.update(max_attempts=5, max_attempts_24h=5)
+    floor.number.sends_texts = True
+    floor.number.save()
+    eligibility.reset()
+    floor.use_provider("noop")
+    (lead,) = floor.add(ANN)
+    for attempt, disposition in enumerate(("not_now", "not_now", ""), 1):
+        clock.travel(3601)
+        floor.promote()
+        floor.dial()
+        if disposition:
+            assert report(api, lead, disposition=disposition).status_code == 200
+        call = Call.objects.get(attempt=attempt)
+        call.status, call.ended_at = "completed", clock.now()
+        call.save()
+        CallEvent.objects.create(
+            organization=floor.organization, call=call, key="voice:1", kind="voice", payload={}
+        )
+        completion.call_changed(call)
+    row = floor.lead(lead)
+    assert (row.status, row.outcome, row.attempts) == ("finished", "answered", 3)
+    assert report(api, lead, disposition="wants_quote").json()["disposition"] == "wants_quote"
+    assert Text.objects.count() == 2, "once per call"
 
 
 def test_a_recorded_outcome_does_not_delay_a_call_that_was_never_placed(floor: Floor, api: Api) -> None:
