@@ -12,7 +12,7 @@ from django.test import Client
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.events import SYSTEM
-from dispatch.leads.models import DoNotCallEverywhere
+from dispatch.leads.models import DoNotCall, DoNotCallEverywhere
 from dispatch.leads.services import do_not_call
 from dispatch.telephony import webhook_urls
 from dispatch.telephony.models import Call, OptOut
@@ -195,3 +195,26 @@ def test_cancelled_calls_are_looked_up_together(floor: Floor) -> None:
     found = telephony.cancelled(calls)
     assert found == [to_ask.call.to_phone == phones[0] for to_ask in claimed.calls]
     assert clock.now() < claimed.calls[0].send_by
+
+
+# --- Texts of phones on the do-not-call list
+
+
+def by_key(floor: Floor) -> None:
+    do_not_call.add_to_list(floor.organization.pk, ANN, source="key", actor=SYSTEM)
+
+
+def test_a_listed_phone_that_presses_the_key_gets_no_texts_either(floor: Floor) -> None:
+    by_list(floor)
+    assert not OptOut.objects.exists()
+    by_key(floor)
+    assert OptOut.objects.get().phone == ANN
+
+
+@pytest.mark.parametrize("replies_stop", [False, True])
+def test_a_removed_entry_allows_texts_unless_the_person_replied_stop(floor: Floor, replies_stop: bool) -> None:
+    by_key(floor)
+    if replies_stop:
+        by_text(floor)
+    do_not_call.remove_from_list(DoNotCall.objects.get(), actor=SYSTEM)
+    assert OptOut.objects.exists() is replies_stop

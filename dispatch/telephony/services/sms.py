@@ -313,7 +313,8 @@ def opt_out(
 ) -> bool:
     """Opt the phone out of texts, and cancel its waiting texts. Return False if it was already opted out.
 
-    Also hangs up unsolicited, unanswered calls to it, except the call `but`.
+    A STOP, or the provider's report, becomes the source of an opt-out that was entered manually. Also hangs up
+    unsolicited, unanswered calls to it, except the call `but`.
     """
     phone = str(phone)
     with transaction.atomic():
@@ -325,19 +326,26 @@ def opt_out(
             events.append(organization_id, "optout.added", row.pk, actor=actor, source=str(source))
             replay.record(organization_id, replay.OPT_OUT, phone)
             cancel_texts(Q(organization_id=organization_id, to_phone=phone), actor=actor)
+        elif row.source == OptOut.Source.HAND and source != row.source:
+            row.source = source
+            row.save(update_fields=["source"])
         hang_up_unanswered([organization_id], phone, actor=actor, but=but)
     return is_new
 
 
-def opt_in(organization_id: int, phone: Any, *, actor: Actor = SYSTEM) -> bool:
-    """Opt the phone in to texts again. Return False if it was not opted out."""
+def opt_in(
+    organization_id: int, phone: Any, *, actor: Actor = SYSTEM, source: OptOut.Source | None = None
+) -> bool:
+    """Opt the phone in to texts again. Return False if it was not opted out.
+
+    `source`: only if the opt-out came from there.
+    """
     with transaction.atomic():
-        row = (
-            OptOut.objects.select_for_update(no_key=True)
-            .filter(organization_id=organization_id, phone=str(phone))
-            .first()
+        rows = OptOut.objects.select_for_update(no_key=True).filter(
+            organization_id=organization_id, phone=str(phone)
         )
-        if row is None:
+        row = rows.first()
+        if row is None or source not in (None, row.source):
             return False
         events.append(organization_id, "optout.removed", row.pk, actor=actor)
         replay.record(organization_id, replay.OPT_IN, str(phone))
