@@ -135,6 +135,7 @@ def record_failure(account_id: int, outage: str, reason: str, *, is_certain: boo
                 account.probe_at = now + timedelta(seconds=pause_s)
         elif is_certain or account.failed_requests >= MAX_FAILED_REQUESTS:
             account.outage, account.outage_reason, account.outage_since = outage, reason[:255], now
+            account.has_failed_probe = False
             account.probe_at = now + timedelta(seconds=PROBE_SECONDS)
             _append(
                 account,

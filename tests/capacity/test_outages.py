@@ -134,6 +134,20 @@ def test_inconclusive_probe_allows_trial_requests(
     assert kinds() == ["account.outage_began", "account.outage_ended"]
 
 
+def test_a_failed_probe_before_an_outage_proves_nothing_about_it(account: ProviderAccount) -> None:
+    fail(account)
+    for result in (("no_answer", "ReadTimeout"), None):
+        clock.travel(6)
+        assert account_outages.claim_due_probes(10) == [account.pk]
+        account_outages.record_probe(account.pk, result)
+    fail(account)
+    assert now_is(account).outage == "no_answer"
+    clock.travel(6)
+    account_outages.record_probe(account.pk, None)
+    assert now_is(account).is_on_trial
+    assert kinds() == ["account.outage_began"]
+
+
 def test_new_token_triggers_a_probe_immediately(account: ProviderAccount) -> None:
     account_outages.record_failure(account.pk, "refused", "Authenticate", is_certain=True)
     assert account_outages.claim_due_probes(10) == []
