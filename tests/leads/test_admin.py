@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.urls import reverse
 
+from dispatch.core import clock
+from dispatch.core.api.serializers import MAX_LATEST
 from dispatch.core.models import Event
 from dispatch.leads.models import CallingRule, Campaign, DoNotCall, EngineSwitch, LeadDispatch
+from dispatch.telephony.models import Call
 from tests.support import factories as make
 from tests.support.factories import browser
 
@@ -38,6 +43,28 @@ def test_a_phone_is_searched_and_its_page_says_why_it_was_not_called(campaign):
         campaign.leads.create(organization=campaign.organization, phone="+16025550135", reason=reason)
     counted = client.get(url("lead_changelist") + "?_facets=True&reason=called").content.decode()
     assert [word in counted for word in ("Its campaign is paused (1)", "Called (1)")] == [True, True]
+
+
+def test_pages_of_a_lead_with_very_many_calls_show_the_last_ones(campaign):
+    lead = campaign.leads.create(organization=campaign.organization, phone="+16025550134")
+    number = make.number(campaign.organization)
+    Call.objects.bulk_create(
+        Call(
+            organization=campaign.organization, purpose="lead", subject_id=lead.pk, attempt=attempt,
+            account=number.account, number=number, pool=number.pool, line_slot=0, pool_slot=0,
+            to_phone="+16025550134", from_phone=number.phone, status="busy", place_by=clock.now(),
+            ended_at=clock.now(), keys_pressed=str(attempt),
+        )
+        for attempt in range(1, MAX_LATEST + 6)
+    )  # fmt: skip
+    client = browser(make.dispatcher(campaign.organization))
+    page = client.get(url("lead_change", lead.pk)).content.decode()
+    shown = [int(attempt) for attempt in re.findall(r"<li value='(\d+)'>", page)]
+    assert shown == list(range(6, MAX_LATEST + 6))
+    assert "Only the last 100 entries are shown." in page
+    page = client.get(reverse("console:leads_phone") + "?q=%2B16025550134").content.decode()
+    assert [int(keys) for keys in re.findall(r"pressed (\d+)", page)] == shown
+    assert "Only the last 100 entries are shown." in page
 
 
 def test_campaigns_are_paused_and_resumed_from_the_list(campaign):

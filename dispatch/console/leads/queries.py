@@ -7,11 +7,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
-from django.db.models import Count, QuerySet
+from django.db.models import Count, QuerySet, Window
+from django.db.models.functions import RowNumber
 
 from accounts.models import Organization
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
+from dispatch.core.api.serializers import MAX_LATEST
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 from dispatch.leads import progress
@@ -175,9 +177,11 @@ def leads_of_phone(organization: Organization, phone: str) -> QuerySet[Lead]:
 
 
 def calls_of(leads: Iterable[Lead]) -> dict[int, list[Call]]:
-    """Return the calls made for each of these leads, in order: lead id → calls."""
+    """Return the last MAX_LATEST calls made for each of these leads, in order: lead id → calls."""
     calls: dict[int, list[Call]] = {lead.pk: [] for lead in leads}
-    for call in Call.objects.filter(purpose="lead", subject_id__in=list(calls)).order_by("attempt"):
+    position = Window(RowNumber(), partition_by="subject_id", order_by="-attempt")
+    made = Call.objects.filter(purpose="lead", subject_id__in=list(calls)).annotate(position=position)
+    for call in made.filter(position__lte=MAX_LATEST).order_by("attempt"):
         calls[call.subject_id].append(call)
     return calls
 

@@ -11,6 +11,7 @@ from accounts.models import Membership
 from dispatch.console import views_base
 from dispatch.console.leads import queries
 from dispatch.console.views_base import console_view
+from dispatch.core.api.serializers import MAX_LATEST
 from dispatch.core.languages import gettext as _
 from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
 from dispatch.leads.explain import explain_lead
@@ -55,7 +56,7 @@ def phone(request: HttpRequest) -> HttpResponse:
     context = {"current": "leads", "q": entered, "phone": number, "wrong": bool(entered) and not number}
     if number:
         leads = list(queries.leads_of_phone(request.organization, number).order_by("-id")[:MAX_LEADS_SHOWN])
-        calls = queries.calls_of(leads)
+        calls, context["max_calls"] = queries.calls_of(leads), MAX_LATEST
         context["lines"] = [{"lead": lead, "why": explain_lead(lead), "calls": calls[lead.pk]} for lead in leads]
         context["consents"] = consents_of(request.organization.pk, number)[:20]
         context["refused"] = DoNotCall.objects.of(request.organization).filter(phone=number).first()

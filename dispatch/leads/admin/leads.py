@@ -21,6 +21,7 @@ from accounts.admin.base import (
 )
 from accounts.admin.stored_values import list_values
 from dispatch.core import clock, languages
+from dispatch.core.api.serializers import MAX_LATEST
 from dispatch.core.labels import label
 from dispatch.core.phone_numbers import format_national
 from dispatch.leads.explain import explain_lead
@@ -97,13 +98,18 @@ class LeadAdmin(OwnedAdmin):
 
     @display(description=label("calls"))
     def calls(self, lead: Lead) -> str:
-        calls = Call.objects.filter(
+        made = Call.objects.filter(
             Q(organization=lead.organization_id), purpose="lead", subject_id=lead.pk
-        ).order_by("attempt")
+        ).order_by("-attempt")
+        calls = list(made[:MAX_LATEST])[::-1]
         rows = [(call.attempt, _local_time(call.created_at, lead), call.get_status_display()) for call in calls]
         if not rows:
             return gettext("None yet")
-        return format_html("<ol>{}</ol>", format_html_join("", "<li value='{}'>{}: {}</li>", rows))
+        shown = format_html("<ol>{}</ol>", format_html_join("", "<li value='{}'>{}: {}</li>", rows))
+        if len(rows) < MAX_LATEST:
+            return shown
+        words = gettext("Only the last %(count)s entries are shown.") % {"count": MAX_LATEST}
+        return format_html("{}<p>{}</p>", shown, words)
 
     @display(description=label("consents"))
     def consents(self, lead: Lead) -> str:
