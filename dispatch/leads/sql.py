@@ -120,7 +120,8 @@ SELECT nextval(pg_get_serial_sequence('leads_lead', 'id')) FROM generate_series(
 """
 # Skips leads whose external_id exists in the campaign and, with %(one_per_phone)s, leads to whose phone the
 # campaign has an open lead. The constraints decide between concurrent requests; the condition finds leads that are
-# older than the constraints.
+# older than the constraints. Requests that LOCK_INTAKE does not serialize insert in one order, so that two with
+# the same external ids do not deadlock.
 INSERT = """
 INSERT INTO leads_lead
     (id, organization_id, campaign_id, phone, lat, lng, customer, external_id, data, status, outcome, reason,
@@ -138,6 +139,7 @@ WHERE NOT (%(one_per_phone)s AND EXISTS (
     WHERE o.organization_id = %(organization)s AND o.phone = v.phone AND o.campaign_id = %(campaign)s
       AND o.status <> 'finished'
 ))
+ORDER BY CASE WHEN %(one_per_phone)s THEN '' ELSE v.external_id END COLLATE "C", v.id
 ON CONFLICT DO NOTHING
 RETURNING id
 """

@@ -6,7 +6,7 @@ import threading
 from typing import Any
 
 import pytest
-from django.db import IntegrityError, connections
+from django.db import IntegrityError, connection, connections, transaction
 
 from dispatch.core.models import Event
 from dispatch.leads.models import Campaign, Lead
@@ -14,6 +14,7 @@ from dispatch.leads.services import intake
 from dispatch.leads.services.intake import NewLead
 from tests.api.client import Api
 from tests.support import factories as make
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -147,6 +148,38 @@ def test_requests_at_once_make_no_duplicates_and_no_deadlock(campaign):
     assert phones() == sorted(wanted)
     assert sum(answer.is_new for some in answers for answer in some) == len(wanted)
     assert all(answer.is_new or answer.is_duplicate for some in answers for answer in some)
+
+
+def waiting_sessions() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'")
+        return int(cursor.fetchone()[0])
+
+
+def test_requests_with_external_ids_in_any_order_do_not_deadlock(campaign):
+    """Both wait for a third request, whose lead is the second of each."""
+    campaign = add_campaign(campaign.organization, "twice", allows_duplicates=True)
+    answers: list[list[intake.Accepted]] = []
+
+    def add(number: int) -> None:
+        if number == 2:
+            with transaction.atomic():
+                intake.accept_leads(campaign, [NewLead(CAT, external_id="M")])
+                first_is_in.set()
+                wait_until(lambda: waiting_sessions() == 2)
+                transaction.set_rollback(True)
+            return
+        first_is_in.wait()
+        names = ["A", "M", "Z"] if number else ["Z", "M", "A"]
+        answers.append(intake.accept_leads(campaign, [NewLead(ANN, external_id=name) for name in names]))
+
+    first_is_in = threading.Event()
+    in_threads(3, add)
+    assert sorted(campaign.leads.values_list("external_id", flat=True)) == ["A", "M", "Z"]
+    added, known = sorted(answers, key=lambda some: not some[0].is_new)
+    ids = [answer.id or 0 for answer in added]
+    assert ids == sorted(ids), "in the order of the request"
+    assert [answer.id for answer in known] == ids[::-1]
 
 
 def test_single_requests_at_once_make_one_lead(campaign):
