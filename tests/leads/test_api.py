@@ -176,6 +176,16 @@ def test_a_campaign_is_made_changed_paused_and_resumed(api, campaign):
     assert twice.status_code == 400
 
 
+def test_dispatchers_pause_campaigns_and_admins_edit_them(campaign):
+    dispatcher = Api(user=make.dispatcher(campaign.organization))
+    path = f"campaigns/{campaign.pk}/"
+    assert dispatcher.post(f"{path}pause/").json()["is_paused"] is True
+    assert dispatcher.post(f"{path}resume/").json()["is_paused"] is False
+    assert dispatcher.patch(path, {"name": "Fall"}).status_code == 403
+    reader = Api(key=make.api_key(campaign.organization, "read"))
+    assert reader.post(f"{path}pause/").status_code == 403
+
+
 @pytest.mark.parametrize("field", ["precheck_url", "answer_url"])
 def test_private_address_is_rejected(api, campaign, field):
     answer = api.patch(f"campaigns/{campaign.pk}/", {field: "http://169.254.169.254/latest/"})

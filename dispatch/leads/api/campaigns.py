@@ -13,6 +13,7 @@ from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
 from accounts.api.base import OrganizationViewSet
+from accounts.auth.permissions import MEMBER
 from accounts.models import ApiKey
 from dispatch.leads.api.calling_rule_serializers import LeadDispatchSerializer
 from dispatch.leads.api.campaign_serializers import CampaignSerializer
@@ -47,7 +48,7 @@ class CampaignViewSet(
     filterset_fields = ["code", "is_paused"]
     required = {
         "list": _READ, "retrieve": _READ, "progress": _READ, "create": _MANAGE, "partial_update": _MANAGE,
-        "pause": _WRITE, "resume": _WRITE,
+        "pause": (MEMBER, _WRITE), "resume": (MEMBER, _WRITE),
     }  # fmt: skip
 
     @extend_schema(request=None, responses=CampaignSerializer)
