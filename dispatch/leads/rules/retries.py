@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, time, timedelta
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from dispatch.leads.rules.states import Outcome, Reason
-
-if TYPE_CHECKING:
-    pass
-
 
 # Prefixes of the provider's results of machine detection. `human` and `unknown` count as a person.
 _MACHINES = ("machine", "fax")
@@ -247,20 +243,6 @@ Verdict = Go | Defer | End
 GO = Go()
 
 
-class CampaignFacts(Protocol):
-    """The facts about a campaign that the engine reads. `CampaignRules` adds those of the eligibility check."""
-
-    id: int
-    organization_id: int
-    pool_id: int
-    mode: str  # states.Mode, of its organization
-    ring_timeout_s: int
-    time_limit_s: int
-    detect_machines: bool
-    precheck_url: str  # empty: no pre-check
-    dial: Mapping[str, Any]  # included in the Call's context
-
-
 @dataclass(frozen=True)
 class CampaignRules:
     """The facts about a campaign for the eligibility check, with its organization's switches and countries.
@@ -273,12 +255,12 @@ class CampaignRules:
     id: int
     organization_id: int
     pool_id: int
-    mode: str
+    mode: str  # states.Mode, of its organization
     ring_timeout_s: int
     time_limit_s: int
     detect_machines: bool
-    precheck_url: str
-    dial: Mapping[str, Any]
+    precheck_url: str  # empty: no pre-check
+    dial: Mapping[str, Any]  # included in the Call's context
     is_paused: bool
     organization_paused: bool
     countries: Collection[str]
@@ -298,14 +280,3 @@ class CampaignRules:
     consent_purpose: str = ""  # without a consent for it, nobody is called; "": none is needed
     # Recorded outcome → when the lead is called again after its call; None: never.
     recycling: Mapping[str, timedelta | None] = field(default_factory=dict)
-
-
-class Context(Protocol):
-    """The facts that `eligibility.load_batch` read for a batch: the campaigns by id, and other facts.
-
-    `stopped`: the kill switch is on, or calling cannot continue for another reason; no leads are called.
-    """
-
-    now: datetime
-    stopped: bool
-    campaigns: Mapping[int, CampaignFacts]
