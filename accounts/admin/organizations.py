@@ -274,6 +274,7 @@ class NewMemberForm(OwnedForm):
 class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
     """Administer memberships. Adding one invites the person; they become a member when they join."""
 
+    switch_fields = ("role", "is_active", "on_duty", "alert_order")
     list_display = [
         "person",
         "email",
@@ -333,12 +334,6 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         return super().get_form(request, obj, change, **(kwargs if obj else {**kwargs, "form": NewMemberForm}))
-
-    def formfield_for_dbfield(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
-        """Let a page remember what it showed: it changes only what the Admin changed, and not what others did."""
-        if db_field.name in ("role", "is_active", "on_duty", "alert_order"):
-            kwargs["show_hidden_initial"] = True
-        return super().formfield_for_dbfield(db_field, request, **kwargs)
 
     def get_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
         return list(self.fields if obj else self.add_fields)

@@ -1,10 +1,14 @@
 """Technicians in the admin: edited by Admins, put on and off duty by Dispatchers too."""
 
+import re
+
 import pytest
 from django.test import Client
 from django.urls import reverse
 
+from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
+from dispatch.technicians import services
 from dispatch.technicians.models import Technician
 from tests.support import factories as make
 
@@ -56,6 +60,19 @@ def test_editing_moves_the_cell_and_logs_the_duty(phoenix):
     assert one.cell != cell
     assert one.position_at > moved
     assert Event.objects.get(kind="technician.duty_off", subject_id=one.pk).actor_label == "Adam"
+
+
+def test_a_page_keeps_a_duty_and_a_position_that_changed_since_it_was_opened(phoenix):
+    ana = make.technician(phoenix, "Ana", on_duty=False)
+    client = signed_in(make.admin(phoenix))
+    page = reverse("admin:technicians_technician_change", args=[ana.pk])
+    shown = dict(re.findall(r'name="(initial-[a-z_]+)" value="([^"]*)"', client.get(page).content.decode()))
+    services.change_technician(ana.pk, {"on_duty": True, "lat": 33.6, "lng": -112.2}, actor=SYSTEM)
+    sent = form(name="Ana R.", lat=shown["initial-lat"], lng=shown["initial-lng"], **shown)
+    del sent["on_duty"]
+    assert client.post(page, sent).status_code == 302
+    ana.refresh_from_db()
+    assert (ana.name, ana.on_duty, ana.lat, ana.lng) == ("Ana R.", True, 33.6, -112.2)
 
 
 def test_a_dispatcher_takes_many_off_duty_at_once_and_edits_none(phoenix):
