@@ -130,17 +130,23 @@ def _send_many_again(request: HttpRequest, link: PortalLink, endpoint: Endpoint)
     if since is None:
         return _back(link, endpoint, "when")
     only_failed = request.POST.get("which") != "all"
-    result, has_more = portal.send_many_again(link, endpoint, since, only_failed=only_failed)
+    after_id = read_id(request.POST.get("after", "")) or 0
+    result, next_after_id = portal.send_many_again(
+        link, endpoint, since, only_failed=only_failed, after_id=after_id
+    )
     context = _endpoint_context(request, link, endpoint)
     count = len(result.changed)
-    said = ngettext(
+    context["said"] = ngettext(
         "{count} message will be sent again, oldest first.",
         "{count} messages will be sent again, oldest first.",
         count,
     ).format(count=f"{count:,}")
-    if has_more:
-        said += " " + _("There are more: repeat this when they have been delivered.")
-    context["said"] = said
+    if next_after_id is not None:
+        context["rest"] = {
+            "since": request.POST["since"],
+            "which": "failed" if only_failed else "all",
+            "after": next_after_id,
+        }
     return _render(request, link, "portal/endpoint.html", context)
 
 

@@ -213,25 +213,28 @@ def send_again(link: PortalLink, message: Message) -> bool:
 
 
 def send_many_again(
-    link: PortalLink, endpoint: Endpoint, since: datetime, *, only_failed: bool
-) -> tuple[ActionResult, bool]:
-    """Send again what was created since a moment, oldest first; return the result, and whether more remain.
+    link: PortalLink, endpoint: Endpoint, since: datetime, *, only_failed: bool, after_id: int = 0
+) -> tuple[ActionResult, int | None]:
+    """Send again what was created since a moment, oldest first; return the result, and where the rest begins.
 
-    `only_failed`: only messages in ERROR. Otherwise those too, and all that have ended.
+    `only_failed`: only messages in ERROR. Otherwise those too, and all that have ended. Pass the returned id as
+    `after_id` to continue: what was sent again and delivered meanwhile would otherwise be found again. None: no
+    rest.
     """
-    own = created_since(messages_of(link, endpoint), link.organization_id, since)
+    own = created_since(messages_of(link, endpoint), link.organization_id, since).filter(pk__gt=after_id)
     wanted = [Action.RETRY] if only_failed else [Action.RETRY, Action.REPLAY]
     statuses = {status: action for action in wanted for status in action.before}
-    rows = list(
-        own.filter(status__in=list(statuses)).order_by("id").values_list("pk", "status")[: MAX_REPLAYED + 1]
-    )
+    fitting = own.filter(status__in=list(statuses)).order_by("id").values_list("pk", "status")
+    rows = list(fitting[: MAX_REPLAYED + 1])
+    has_more = len(rows) > MAX_REPLAYED
+    rows = rows[:MAX_REPLAYED]
     result = ActionResult()
     for action in wanted:
-        ids = [pk for pk, status in rows[:MAX_REPLAYED] if statuses[status] is action]
+        ids = [pk for pk, status in rows if statuses[status] is action]
         done = actions.act_on_messages(action, ids, actor=actor_of(link))
         result.changed += done.changed
         result.refused |= done.refused
-    return result, len(rows) > MAX_REPLAYED
+    return result, rows[-1][0] if has_more else None
 
 
 def shown_secrets(endpoint: Endpoint) -> list[Mapping[str, Any]]:
