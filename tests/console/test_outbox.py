@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 from django.test import Client
 
-from accounts.models import Organization
+from accounts.models import Organization, OrganizationLimits
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock, events
 from dispatch.core.events import SYSTEM
@@ -319,6 +319,15 @@ def test_a_test_message_is_sent_and_followed(dora, world, erp):
     world.becomes(message.pk, "COMPLETED")
     assert "Delivered." in text(dora.get(answer.url, headers=HTMX))
     assert world.receiver.names == ["endpoint.test"]
+
+
+def test_a_test_beyond_the_message_limit_says_what_to_do(dora, world, erp):
+    OrganizationLimits.objects.create(organization=world.organization, messages=1)
+    world.send_one(erp, "waits", scheduled_for=clock.now() + timedelta(days=1))
+    answer = dora.post(f"/outbox/endpoints/{erp.pk}/act/", {"action": "test"}, follow=True)
+    assert "Your organization may have at most 1 messages that are not delivered yet." in text(answer)
+    assert answer.redirect_chain[-1][0] == f"/outbox/endpoints/{erp.pk}/"
+    assert Message.objects.count() == 1
 
 
 def test_other_organizations_messages_are_inaccessible(world, erp, browser, blocked):

@@ -9,6 +9,8 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from accounts import limits
+from accounts.models import OrganizationLimits
 from dispatch.core import clock
 from dispatch.outbox.models import Endpoint, Message
 from dispatch.outbox.services import portal
@@ -94,3 +96,14 @@ def test_a_malformed_continuation_begins_at_the_first(
     world.act("cancel", *ids)
     page, _ = sent_again(visitor, erp, since=an_hour_ago(world), which="all", after=after)
     assert "1 message will be sent again" in page
+
+
+def test_a_test_beyond_the_message_limit_is_refused(world: World, erp: Endpoint, visitor: Visitor) -> None:
+    OrganizationLimits.objects.create(organization=world.organization, messages=1)
+    limits.reset()
+    assert visitor.act(erp, "test")["Location"].endswith("said=test")
+    refused = visitor.act(erp, "test")
+    assert refused.status_code == 302, refused.content[:500]
+    page = visitor.client.get(refused["Location"]).content.decode()
+    assert "No test message was sent: too many messages are waiting. Try again later." in page
+    assert Message.objects.count() == 1

@@ -18,6 +18,7 @@ from accounts.models import Membership
 from dispatch.console import views_base
 from dispatch.console.outbox import queries
 from dispatch.console.views_base import console_view
+from dispatch.core.api.problems import LimitReached
 from dispatch.core.ids import read_ids
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark, ngettext
@@ -157,7 +158,11 @@ def act_on_endpoint(request: HttpRequest, endpoint_id: int) -> HttpResponse:
         return HttpResponseForbidden(_("Only admins can disable and enable endpoints. Ask an admin."))
     match action:
         case "test":
-            message_id = endpoints.send_test(endpoint, actor=request.actor)
+            try:
+                message_id = endpoints.send_test(endpoint, actor=request.actor)
+            except LimitReached as error:
+                messages.warning(request, _(str(error.detail)))
+                return views_base.back_to(request, reverse("console:outbox_endpoint", args=[endpoint.pk]))
             messages.success(request, _("The test message is on its way. This page shows the result."))
             return views_base.back_to(request, reverse("console:outbox_message", args=[message_id]))
         case "pause":

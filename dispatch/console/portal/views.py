@@ -15,6 +15,7 @@ from django.views.decorators.http import require_GET, require_POST
 from dispatch.console.outbox.queries import HEALTH, OUTCOMES, TONES
 from dispatch.console.portal.session import COOKIE, portal_view
 from dispatch.core import clock
+from dispatch.core.api.problems import LimitReached
 from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark, ngettext
@@ -27,6 +28,7 @@ OVERLAPS_H = (0, 1, 24, 168)
 FURTHEST = timedelta(days=90)
 SAID = {
     "test": mark("The test message is on its way. It is the first of the deliveries below."),
+    "limit": mark("No test message was sent: too many messages are waiting. Try again later."),
     "paused": mark("Paused. New messages are kept."),
     "resumed": mark("Resumed. Waiting messages are being sent."),
     "unchanged": mark("Nothing was changed."),
@@ -89,8 +91,11 @@ def act(request: HttpRequest, link: PortalLink, endpoint_id: int) -> HttpRespons
     endpoint = _endpoint(link, endpoint_id)
     match request.POST.get("action", ""):
         case "test":
-            endpoints.send_test(endpoint, actor=portal.actor_of(link))
-            said = "test"
+            try:
+                endpoints.send_test(endpoint, actor=portal.actor_of(link))
+                said = "test"
+            except LimitReached:
+                said = "limit"
         case "pause":
             said = "paused" if portal.pause(link, endpoint) else "unchanged"
         case "resume":
