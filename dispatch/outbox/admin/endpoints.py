@@ -7,7 +7,7 @@ from urllib.parse import urlencode
 
 from django import forms
 from django.contrib import admin, messages
-from django.db.models import Q, QuerySet
+from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html
@@ -68,7 +68,7 @@ class RotationForm(BaseDialogForm):
 
 
 class HealthFilter(admin.SimpleListFilter):
-    """Filter endpoints by health."""
+    """Filter endpoints by health, as the list's badges show it."""
 
     title = label("health")
     parameter_name = "health"
@@ -82,15 +82,14 @@ class HealthFilter(admin.SimpleListFilter):
         ]
 
     def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
-        failing = Q(target__failures__gt=0) | Q(target__open_until__isnull=False)
-        failing |= Q(target__deferring_since__isnull=False)
+        enabled = queryset.filter(disabled_at=None)
         match self.value():
             case "ok":
-                return queryset.filter(is_paused=False, disabled_at=None).exclude(failing)
+                return enabled.filter(is_paused=False).exclude(services.HAS_FAILURES)
             case "failing":
-                return queryset.filter(failing)
+                return enabled.filter(services.HAS_FAILURES, is_paused=False)
             case "paused":
-                return queryset.filter(is_paused=True)
+                return enabled.filter(is_paused=True)
             case "off":
                 return queryset.filter(disabled_at__isnull=False)
         return queryset

@@ -41,6 +41,13 @@ SECRET_FIELDS = [
 ]  # fmt: skip
 # Changing one of these may end a failure, as a new URL may.
 CONNECTION_FIELDS = {*authentication.OAUTH_FIELDS, "client_certificate", "client_key"}
+# The condition under which `assess_health` finds an endpoint that is neither paused nor disabled not healthy.
+HAS_FAILURES = (
+    Q(target__failures__gt=0)
+    | Q(target__open_until__isnull=False)
+    | Q(target__failing_since__isnull=False)
+    | Q(target__deferring_since__isnull=False)
+)
 HAS_MESSAGES = "This endpoint has messages, which must be kept. Disable it instead."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
+from dispatch.core import clock
 from dispatch.core.http import webhook_signing as signing
 from dispatch.core.models import Event
 from dispatch.outbox.models import Attempt, Endpoint, Message, MessageGroup, QuarantinedPointer, Target
@@ -180,6 +182,33 @@ def test_the_secret_is_replaced_and_shown_in_the_answer_alone(admin: Client, wor
     press(admin, "endpoint", "rotate_secret", row, overlap_h="0")
     row.refresh_from_db()
     assert row.previous_secret == ""
+
+
+def test_each_endpoint_is_listed_under_the_health_that_its_badge_shows(dispatcher: Client, world: World) -> None:
+    now = clock.now()
+    in_a_while = now + timedelta(minutes=5)
+    conditions: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
+        ({}, None), ({}, {}), ({}, {"failures": 2, "failing_since": now}), ({}, {"failing_since": now}),
+        ({}, {"failures": 9, "open_until": in_a_while}), ({}, {"failures": 9, "open_until": now}),
+        ({}, {"deferring_since": now}), ({"is_paused": True}, {"failing_since": now}),
+        ({"disabled_at": now}, {"failures": 9, "failing_since": now}),
+        ({"disabled_at": now, "is_paused": True}, {}),
+    ]  # fmt: skip
+    for number, (settings, failures) in enumerate(conditions):
+        row = world.endpoint(f"ERP {number}", **settings)
+        if failures is not None:
+            Target.objects.create(organization=world.organization, endpoint=row, **failures)
+    listed = [
+        (row.pk, name)
+        for name in ("ok", "failing", "paused", "off")
+        for row in dispatcher.get(page("endpoint") + f"?health={name}").context["cl"].queryset
+    ]
+    names = {"healthy": "ok", "paused": "paused", "disabled": "off"}
+    badges = [
+        (row.pk, names.get(endpoints.health_of(row).state, "failing"))
+        for row in Endpoint.objects.select_related("target")
+    ]
+    assert sorted(listed) == sorted(badges)
 
 
 def test_a_dispatcher_pauses_and_tries_out_but_does_not_set_up(dispatcher: Client, world: World) -> None:
