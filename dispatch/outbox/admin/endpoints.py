@@ -26,7 +26,7 @@ from dispatch.core.labels import label, translate_label
 from dispatch.core.stored_texts import mark_stored
 from dispatch.outbox.admin.catalog import event_type_choices
 from dispatch.outbox.admin.endpoint_form import WRITTEN_ONLY, EndpointForm
-from dispatch.outbox.admin.messages import exact_time, shorten
+from dispatch.outbox.admin.messages import exact_time, format_count, shorten
 from dispatch.outbox.models import Endpoint, EventType
 from dispatch.outbox.services import endpoints as services
 from dispatch.outbox.services import target_health
@@ -184,11 +184,11 @@ class EndpointAdmin(OwnedAdmin):
         return format_html(
             "{}, {}, {}, {}{}",
             self._messages(
-                endpoint, "PENDING", gettext("{count} pending").format(count=_format_count(report.pending))
+                endpoint, "PENDING", gettext("{count} pending").format(count=format_count(report.pending))
             ),
-            gettext("{count} in flight").format(count=_format_count(report.in_flight)),
+            gettext("{count} in flight").format(count=format_count(report.in_flight)),
             self._messages(
-                endpoint, "ERROR", gettext("{count} in error").format(count=_format_count(report.errors))
+                endpoint, "ERROR", gettext("{count} in error").format(count=format_count(report.errors))
             ),
             gettext("blocked groups: {count}").format(count=report.blocked_groups),
             gettext("; the oldest has been due since {since}").format(since=since) if is_late else "",
@@ -349,7 +349,3 @@ class EndpointAdmin(OwnedAdmin):
         self._log_action(request, object_id, mark_stored("Enabled.") if done else "")
         messages.success(request, gettext("Enabled.") if done else gettext("It wasn't disabled."))
         return self.back_to(object_id)
-
-
-def _format_count(number: int) -> str:
-    return gettext("{count:,} or more").format(count=number) if number >= services.COUNT_LIMIT else f"{number:,}"

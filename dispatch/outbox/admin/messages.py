@@ -8,7 +8,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.contrib import admin, messages
-from django.db.models import Count, F, QuerySet
+from django.db.models import F, QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
@@ -18,11 +18,13 @@ from unfold.decorators import action, display
 
 from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedTabularInline
 from accounts.admin.stored_values import show_body
+from dispatch.core.ids import read_id
 from dispatch.core.labels import label, translate_label
 from dispatch.core.languages import mark
 from dispatch.outbox.explain import why_stuck
 from dispatch.outbox.models import Attempt, Message, MessageGroup, QuarantinedPointer, Status
 from dispatch.outbox.services.actions import Action, act_on_messages
+from dispatch.outbox.services.endpoints import COUNT_LIMIT
 
 STATUS_LABELS = {
     "PENDING": "info",
@@ -43,19 +45,17 @@ DONE = {
     Action.REPLAY: mark("{count:,} replayed."),
 }
 NOT_DONE = {
-    Action.RETRY: mark("{count:,} not retried: only messages in ERROR can be; these are: {statuses}."),
-    Action.RESOLVE: mark("{count:,} not resolved: only messages in ERROR can be; these are: {statuses}."),
-    Action.IGNORE: mark("{count:,} not ignored: only messages in ERROR can be; these are: {statuses}."),
-    Action.CANCEL: mark(
-        "{count:,} not canceled: only messages that have not ended can be; these are: {statuses}."
-    ),
+    Action.RETRY: mark("{count} not retried: only messages in ERROR can be; these are: {statuses}."),
+    Action.RESOLVE: mark("{count} not resolved: only messages in ERROR can be; these are: {statuses}."),
+    Action.IGNORE: mark("{count} not ignored: only messages in ERROR can be; these are: {statuses}."),
+    Action.CANCEL: mark("{count} not canceled: only messages that have not ended can be; these are: {statuses}."),
     Action.REPLAY: mark(
-        "{count:,} not replayed: only messages that have ended without an error and still have their content can "
+        "{count} not replayed: only messages that have ended without an error and still have their content can "
         "be; these are: {statuses}."
     ),
 }
-# How many messages one replay sends again, oldest first.
-MAX_REPLAYED = 10_000
+# How many messages an action changes at once, oldest first. Up to as many are counted that do not allow it.
+MAX_AT_ONCE = 10_000
 # How many messages of a group's queue a page shows.
 SHOWN_OF_GROUP = 20
 
@@ -82,6 +82,21 @@ class StuckFilter(admin.SimpleListFilter):
             case "tried":
                 return queryset.filter(status__in=["PENDING", "QUEUED", "PROCESSING"], calls__gt=0)
         return queryset
+
+
+class AfterFilter(admin.SimpleListFilter):
+    """Filter for messages after one: the rest after a replay. It is shown while it applies."""
+
+    title = label("number")
+    parameter_name = "after"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        after = read_id(self.value())
+        return [] if after is None else [(str(after), gettext("After message {number}").format(number=after))]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet) -> QuerySet:
+        after = read_id(self.value())
+        return queryset if after is None else queryset.filter(pk__gt=after)
 
 
 class AttemptInline(OwnedTabularInline):
@@ -131,7 +146,7 @@ class MessageAdmin(OwnedAdmin):
     list_display = [
         "id", "type", "sent_to", "named_group", "sequence", "state", "created", "all_attempts", "last_error",
     ]  # fmt: skip
-    list_filter = [StuckFilter, "status", "mode", "endpoint"]
+    list_filter = [StuckFilter, "status", "mode", "endpoint", AfterFilter]
     list_filter_sheet = True
     list_select_related = ["endpoint", "group", "organization"]
     search_fields = ["=id", "=webhook_id", "=group__name", "=type", "=idempotency_key"]
@@ -416,18 +431,47 @@ def exact_time(moment: datetime, zone: str) -> str:
 
 
 def apply_action(request: Any, chosen: Action, rows: QuerySet) -> None:
-    """Apply the action to all rows; report how many changed and why the others did not."""
-    others = rows.exclude(status__in=chosen.before).order_by().values_list("status").annotate(number=Count("pk"))
-    refused = Counter(dict(others))
+    """Apply the action to the oldest MAX_AT_ONCE rows that allow it.
+
+    Reports how many changed, how to go on if there are more, and why the others did not change.
+    """
+    others = rows.exclude(status__in=chosen.before).order_by().values_list("status", flat=True)
+    refused = Counter(others[:MAX_AT_ONCE])
     fitting = rows.filter(status__in=chosen.before).order_by("pk")
-    ids = fitting.values_list("pk", flat=True)
-    done = act_on_messages(chosen, ids[:MAX_REPLAYED] if chosen is Action.REPLAY else ids, actor=request.actor)
+    ids = list(fitting.values_list("pk", flat=True)[: MAX_AT_ONCE + 1])
+    has_more = len(ids) > MAX_AT_ONCE
+    ids = ids[:MAX_AT_ONCE]
+    done = act_on_messages(chosen, ids, actor=request.actor)
     refused.update(done.refused.values())
     if done.changed or not refused:
         messages.success(request, gettext(DONE[chosen]).format(count=len(done.changed)))
+    if has_more:
+        messages.warning(request, _how_to_go_on(request, chosen, ids[-1]))
     if refused:
         statuses = ", ".join(sorted(translate_label(Status(status).label) for status in refused))
-        messages.warning(request, gettext(NOT_DONE[chosen]).format(count=refused.total(), statuses=statuses))
+        count = format_count(refused.total(), MAX_AT_ONCE)
+        messages.warning(request, gettext(NOT_DONE[chosen]).format(count=count, statuses=statuses))
+
+
+def _how_to_go_on(request: Any, chosen: Action, last: int) -> str:
+    """Return what a user does about the rest. Replayed messages are found again once they have been delivered."""
+    if chosen is not Action.REPLAY:
+        words = gettext("At most {count:,} at once, oldest first. Repeat for the rest.")
+        return words.format(count=MAX_AT_ONCE)
+    query = request.GET.copy()
+    query[AfterFilter.parameter_name] = str(last)
+    query.pop("p", None)  # the page of the list
+    return format_html(
+        '{} <a class="underline" href="?{}">{}</a>',
+        gettext("At most {count:,} at once, oldest first.").format(count=MAX_AT_ONCE),
+        query.urlencode(),
+        gettext("Continue after message {number}").format(number=last),
+    )
+
+
+def format_count(number: int, most: int = COUNT_LIMIT) -> str:
+    """Format a count that stops at `most`."""
+    return gettext("{count:,} or more").format(count=number) if number >= most else f"{number:,}"
 
 
 def _blockers(groups: QuerySet) -> QuerySet:
