@@ -363,6 +363,10 @@ def test_admins_download_their_organizations_log(organization: Any, monkeypatch:
     assert nothing.content == b""
     reversed_days = browser.post(page, {"since": "2021-01-01", "until": "2020-01-01"}).content.decode()
     assert "Must not be before the first day." in reversed_days
+    for name, day in [("since", "0001-01-01"), ("until", "9999-12-31")]:
+        answer = browser.post(page, {name: day})
+        assert answer.status_code == 200
+        assert "Enter a valid date." in answer.content.decode(), day
     monkeypatch.setattr(audit_log, "MAX_EVENTS", 2)
     assert "more than 2 events" in browser.post(page, {"since": ""}).content.decode()
     assert make.browser(make.dispatcher(organization)).post(page, {"since": ""}).status_code == 403

@@ -15,6 +15,7 @@ from unfold.widgets import UnfoldAdminDateWidget
 
 from accounts import tenancy
 from accounts.models import Organization
+from dispatch.console.reports.periods import is_possible
 from dispatch.core import clock, events
 from dispatch.core.audit import export
 from dispatch.core.languages import gettext as _
@@ -40,6 +41,9 @@ class PeriodForm(forms.Form):
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or {}
+        for name in ("since", "until"):
+            if (day := cleaned.get(name)) and not is_possible(day):
+                self.add_error(name, self.fields[name].error_messages["invalid"])
         if cleaned.get("since") and cleaned.get("until") and cleaned["until"] < cleaned["since"]:
             self.add_error("until", _("Must not be before the first day."))
         return cleaned

@@ -90,7 +90,7 @@ def read_period(organization: Organization, query: Any) -> Period:
     zone = organization.time_zone
     try:
         first, last = date.fromisoformat(query.get("from", "")), date.fromisoformat(query.get("to", ""))
-        if first <= last and (last - first).days < MAX_SPAN and _is_possible(first) and _is_possible(last):
+        if first <= last and (last - first).days < MAX_SPAN and is_possible(first) and is_possible(last):
             return Period(first, last, zone)
     except ValueError:
         pass
@@ -100,5 +100,6 @@ def read_period(organization: Organization, query: Any) -> Period:
     return Period(today - timedelta(days=days - 1), today, zone)
 
 
-def _is_possible(day: date) -> bool:
+def is_possible(day: date) -> bool:
+    """Return whether the day is so far from the ends of the calendar that one can calculate with it."""
     return FIRST_YEAR <= day.year <= LAST_YEAR
