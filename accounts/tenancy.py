@@ -36,7 +36,7 @@ class CurrentTenant:
 def membership_context(user: User, slug: str = "", remembered_id: int | None = None) -> CurrentTenant:
     """Return the organization named by `slug`, else the remembered one, else the user's first active one.
 
-    A remembered organization counts only while the user is an active member. Raises NoOrganization.
+    A remembered organization counts only while the user is an active member or a superuser. Raises NoOrganization.
     """
     memberships = user.active_memberships
     if slug:
@@ -49,12 +49,13 @@ def membership_context(user: User, slug: str = "", remembered_id: int | None = N
     for membership in memberships:
         if membership.organization_id == remembered_id:
             return CurrentTenant(membership.organization, membership)
+    if user.is_superuser and remembered_id:
+        kept = Organization.objects.filter(pk=remembered_id, is_active=True).first()
+        if kept is not None:
+            return CurrentTenant(kept, None)
     if memberships:
         return CurrentTenant(memberships[0].organization, memberships[0])
     if user.is_superuser:
-        chosen = Organization.objects.filter(pk=remembered_id, is_active=True) if remembered_id else None
-        if chosen is not None and (kept := chosen.first()):
-            return CurrentTenant(kept, None)
         only = list(Organization.objects.filter(is_active=True)[:2])
         if len(only) == 1:
             return CurrentTenant(only[0], None)

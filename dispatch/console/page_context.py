@@ -35,10 +35,7 @@ def choose_organization(request: HttpRequest) -> HttpResponse:
     if not isinstance(request.user, User):
         return views_base.to_sign_in(request)
     slug = request.POST.get("organization", "")
-    chosen = next(
-        (organization for organization in views_base.organizations_of(request.user) if organization.slug == slug),
-        None,
-    )
+    chosen = views_base.find_organization(request.user, slug)
     if chosen is None:
         return views_base.render_page(request, "console/nowhere.html", {"refused": slug}, status=403)
     request.session[SESSION_KEY] = chosen.pk

@@ -16,14 +16,17 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from accounts.models import Membership, Organization, User
 from accounts.sso import sessions as sso
-from accounts.tenancy import SESSION_KEY
+from accounts.tenancy import SESSION_KEY, NoOrganization, membership_context
 from dispatch.console import health
 from dispatch.console.menu import menu
 from dispatch.core import clock, languages
+from dispatch.core.api.parsers import is_storable
 from notifications import live_updates
 from notifications.services import phone_confirmation
 
 View = Callable[..., HttpResponse]
+# How many organizations the menu lists for a superuser.
+MAX_LISTED = 50
 
 
 def console_view(view: View) -> View:
@@ -56,9 +59,7 @@ def _continue_in(request: HttpRequest, slug: str) -> bool:
     assert isinstance(request.user, User)
     if request.organization is not None and request.organization.slug == slug:
         return False
-    chosen = next(
-        (organization for organization in organizations_of(request.user) if organization.slug == slug), None
-    )
+    chosen = find_organization(request.user, slug)
     if chosen is not None:
         request.session[SESSION_KEY] = chosen.pk
     return chosen is not None
@@ -126,10 +127,20 @@ def return_url(request: HttpRequest) -> str:
     return address if ours else reverse("home")
 
 
+def find_organization(user: User, slug: str) -> Organization | None:
+    """Return the organization with this slug if the user may work in it."""
+    if not slug or not is_storable(slug):
+        return None
+    try:
+        return membership_context(user, slug).organization
+    except NoOrganization:
+        return None
+
+
 def organizations_of(user: User) -> list[Organization]:
-    """Return the organizations in which the user may work, by name."""
+    """Return the organizations in which the user may work, by name; for a superuser, the first MAX_LISTED."""
     if user.is_superuser:
-        return list(Organization.objects.filter(is_active=True).order_by("name")[:50])
+        return list(Organization.objects.filter(is_active=True).order_by("name")[:MAX_LISTED])
     return sorted(
         (membership.organization for membership in user.active_memberships),
         key=lambda organization: organization.name.casefold(),

@@ -144,3 +144,31 @@ def test_server_error_page_says_that_it_was_logged(browser, monkeypatch):
     assert told.status_code == 500
     assert "The error was logged" in told.content.decode()
     assert "broken" not in told.content.decode()
+
+
+@pytest.mark.parametrize("way", ["link", "switch"])
+@pytest.mark.parametrize("is_member", [False, True])
+def test_superuser_enters_organizations_beyond_those_in_the_menu(browser, way, is_member):
+    for _ in range(51):
+        make.organization("An earlier name")
+    last = make.organization("Zeta")
+    root = make.user("Root", is_superuser=True)
+    if is_member:
+        Membership.objects.create(organization=make.organization("Home"), user=root, role="admin")
+    client = browser(root)
+    if way == "link":
+        page = client.get(f"/board/?job=12&in={last.slug}", follow=True)
+        assert page.request["QUERY_STRING"] == "job=12"
+    else:
+        page = client.post("/organization/", {"organization": last.slug}, follow=True)
+    assert page.status_code == 200
+    assert page.wsgi_request.organization == last
+
+
+@pytest.mark.parametrize("slug", ["", "nonsense", "a" * 300])
+def test_link_to_an_unknown_organization_changes_none(browser, slug):
+    organization = make.organization()
+    client = browser(make.user("Root", is_superuser=True))
+    page = client.get(f"/board/?in={slug}")
+    assert page.status_code == 200
+    assert page.wsgi_request.organization == organization
