@@ -15,6 +15,7 @@ from typing import Any
 
 from django.core.serializers.json import DjangoJSONEncoder
 from django.db import transaction
+from django.shortcuts import get_object_or_404
 from rest_framework.request import Request
 from rest_framework.response import Response
 
@@ -65,14 +66,14 @@ class VersionedMixin:
         if request.method not in EDITS or not named:
             return row
         self.lock_row(row)
-        row = self.get_queryset().get(pk=row.pk)  # type: ignore[attr-defined]
+        row = get_object_or_404(self.get_queryset(), pk=row.pk)  # type: ignore[attr-defined]
         if self.etag_of(row) not in named:
             raise self._stale(row)
         return row
 
     def lock_row(self, row: Any) -> None:
         """Lock the row until the end of the transaction. Override it to lock other rows before it."""
-        type(row)._default_manager.select_for_update(no_key=True, of=("self",)).get(pk=row.pk)
+        get_object_or_404(type(row)._default_manager.select_for_update(no_key=True, of=("self",)), pk=row.pk)
 
     def etag_of(self, row: Any) -> str:
         """Return the ETag of the editable fields, without values that change by themselves (a position)."""
