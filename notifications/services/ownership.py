@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from zoneinfo import ZoneInfo
 
 from django.db import transaction
@@ -16,7 +17,15 @@ from notifications import rules
 from notifications.models import Claim, Notification
 
 JOB, CALL_ERROR = "job", "call_error"
+# A claim of such a subject ends by itself: no event says that the problem is over.
+EXPIRES_AFTER = {CALL_ERROR: timedelta(hours=2)}
 _WITH_AN_END = [rule.kind for rule in rules.TABLE if rule.ends]
+
+
+def has_expired(row: Claim) -> bool:
+    """Return whether the claim is of an earlier occurrence of the problem, so that nobody owns this one."""
+    after = EXPIRES_AFTER.get(row.subject_type)
+    return after is not None and row.claimed_at < clock.now() - after
 
 
 def claim(
@@ -30,17 +39,19 @@ def claim(
 ) -> Claim:
     """Make the user the owner. Idempotent.
 
-    Raise Conflict, naming the owner and the time, if someone else owns it and `take_over` is false.
+    Raise Conflict, naming the owner and the time, if someone else owns it and `take_over` is false. An expired
+    claim is nobody's.
     """
     with transaction.atomic():
         row, is_new = Claim.objects.get_or_create(
             organization=organization, subject_type=subject_type, subject_id=subject_id, defaults={"user": user}
         )
         row = Claim.objects.select_for_update(no_key=True, of=("self",)).select_related("user").get(pk=row.pk)
-        if row.user_id == user.pk and not is_new:
+        is_owned = not is_new and not has_expired(row)
+        if is_owned and row.user_id == user.pk:
             return row
         if not is_new:
-            if not take_over:
+            if is_owned and not take_over:
                 since = row.claimed_at.astimezone(ZoneInfo(organization.time_zone))
                 raise Conflict(
                     _("{name} claimed this at {time}.").format(name=row.user, time=f"{since:%H:%M:%S %Z}"),

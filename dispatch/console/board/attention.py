@@ -26,7 +26,7 @@ from dispatch.jobs.models import Job, JobText, Priority
 from dispatch.telephony.error_texts import describe_error
 from dispatch.telephony.models import Call
 from notifications.models import Claim
-from notifications.services.ownership import CALL_ERROR, JOB
+from notifications.services.ownership import CALL_ERROR, JOB, has_expired
 
 # Number of jobs on the first page, and in the whole list (?show=all).
 MAX_SHOWN, MAX_ALL = 40, 1000
@@ -89,8 +89,8 @@ def find_attention(organization: Organization, filters: Filters, most: int = MAX
     items = [_of_job(job, claims.get((JOB, job.pk)), texts.get(job.pk)) for job in jobs]
     for error in errors:
         claim = claims.get((CALL_ERROR, error.key))
-        if claim is not None and claim.claimed_at < clock.now() - 2 * ERRORS_FOR:
-            claim = None  # from an earlier occurrence
+        if claim is not None and has_expired(claim):
+            claim = None
         items.append(replace(error, claim=claim))
     return Attention(sorted(items, key=lambda item: item.sort), count + len(errors), hidden)
 
