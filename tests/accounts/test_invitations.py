@@ -14,6 +14,7 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts import services
+from accounts.invitations import Invitation
 from accounts.models import Membership, Organization, SecurityMail, User
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
@@ -192,6 +193,15 @@ def test_recovered_account_keeps_no_factor_and_no_session_of_the_taker(admin, ma
     assert (victim.second_factor_at, victim.email_confirmed_at is None) == (None, False)
     assert SecurityMail.objects.filter(user=victim, kind="webauthn_removed").exists()
     assert is_signed_in(sign_in_by_form(victim, password=CHOSEN))
+
+
+def test_invitation_of_a_superuser_keeps_their_second_factor(admin, mailing):
+    root = make.user("Rosa Root", is_superuser=True)
+    Authenticator.objects.create(user=root, type=Authenticator.Type.WEBAUTHN, data={})
+    answer = invite(admin, root.email)
+    services.join_organization(Invitation(Membership.objects.get(user=root), mailed=True), name="Rosa", phone="")
+    assert joined(answer)
+    assert Authenticator.objects.filter(user=root).exists()
 
 
 def test_invitation_of_a_person_with_a_proved_address_keeps_their_passkey(admin, mailing):
