@@ -123,6 +123,7 @@ def erase(person: DataSubject) -> int:
     """
     count = _withdraw_invitations(person)
     for user in list(_users_of(person)):
+        User.objects.select_for_update(no_key=True).get(pk=user.pk)  # before memberships, as when they join
         for model in SIGN_INS:
             model.objects.filter(username=user.email).delete()
         services.revoke_keys_of(user, actor=SYSTEM)
@@ -150,6 +151,8 @@ def _withdraw_invitations(person: DataSubject) -> int:
     if person.invitation_id is None:
         return 0
     Organization.objects.select_for_update(no_key=True).get(pk=person.organization_id)  # as changes of members do
+    users = User.objects.filter(pk__in=_invitations_of(person).values("user"))
+    list(users.select_for_update(no_key=True))  # before the membership, as when they join
     count = 0
     for invitation in _invitations_of(person).select_for_update(no_key=True):
         services.remove_member(invitation.pk, actor=SYSTEM)

@@ -112,7 +112,11 @@ def _apply(entry: Entry, value: str) -> bool:
 
 
 def _erase_by_id(entry: Entry) -> bool:
-    """Erase the technician, member or invitation. A row that is younger than the entry only has the same id."""
+    """Erase the technician, member or invitation.
+
+    A technician or user that is younger than the entry only has the same id. A member whom the backup has as
+    invited has an invitation only.
+    """
     assert entry.organization_id is not None
     assert entry.subject_id is not None
     if entry.kind == replay.TECHNICIAN_ERASURE:
@@ -127,7 +131,7 @@ def _erase_by_id(entry: Entry) -> bool:
     else:
         members = Membership.objects.of(entry.organization_id).filter(user__created_at__lt=entry.at)
         if entry.kind == replay.USER_ERASURE:
-            member = members.filter(user=entry.subject_id, joined_at__isnull=False).first()
+            member = members.filter(user=entry.subject_id).first()
         else:
             member = members.filter(pk=entry.subject_id, joined_at=None).first()
         if member is None:
