@@ -135,6 +135,7 @@ class UserAdmin(OwnedAdmin):
 
     admin_may = frozenset({"view", "change"})
     superuser_may = EVERYTHING
+    switch_fields = ("is_active", "is_superuser")
     list_display = ["name", "email", "phone", "is_active", "last_login"]
     search_fields = ["name", "email"]
     fields = ["name", "email", "phone", "is_active", "is_superuser", "last_login", "second_factor_at"]
