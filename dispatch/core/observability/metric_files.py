@@ -31,19 +31,20 @@ def use_files_of_child() -> None:
     """
     supervisor, _, name = os.environ.get(_CHILD, "").partition(" ")
     if os.environ.get(FOLDER) and supervisor == str(os.getppid()):
-        values.ValueClass = values.MultiProcessValue(lambda: _identify(name))
+        values.ValueClass = values.MultiProcessValue(lambda: _identify(supervisor, name))
 
 
 def delete_live_gauges(name: str, environment: Mapping[str, str]) -> None:
     """Delete the live gauges of an ended child with this environment; its counters remain."""
     if folder := environment.get(FOLDER):
-        mark_process_dead(_file_name(name), folder)
+        mark_process_dead(_file_name(str(os.getpid()), name), folder)
 
 
-def _identify(name: str) -> str:
+def _identify(supervisor: str, name: str) -> str:
     pid = os.getpid()
-    return _file_name(name) if pid == _pid else str(pid)  # a fork runs beside the child
+    return _file_name(supervisor, name) if pid == _pid else str(pid)  # a fork runs beside the child
 
 
-def _file_name(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9-]", "-", name)  # the library splits file names at underscores
+def _file_name(supervisor: str, name: str) -> str:
+    """Return the child's part of file names. Children of a killed supervisor may outlive it for a while."""
+    return re.sub(r"[^A-Za-z0-9-]", "-", f"{supervisor} {name}")  # the library splits file names at underscores
