@@ -75,6 +75,18 @@ def test_a_page_keeps_a_duty_and_a_position_that_changed_since_it_was_opened(pho
     assert (ana.name, ana.on_duty, ana.lat, ana.lng) == ("Ana R.", True, 33.6, -112.2)
 
 
+def test_a_page_that_moves_a_technician_saves_the_whole_position(phoenix):
+    ana = make.technician(phoenix, "Ana")
+    client = signed_in(make.admin(phoenix))
+    page = reverse("admin:technicians_technician_change", args=[ana.pk])
+    shown = dict(re.findall(r'name="(initial-[a-z_]+)" value="([^"]*)"', client.get(page).content.decode()))
+    services.change_technician(ana.pk, {"lat": 33.6, "lng": -112.2}, actor=SYSTEM)
+    sent = form(lat=34.5, lng=shown["initial-lng"], **shown)
+    assert client.post(page, sent).status_code == 302
+    ana.refresh_from_db()
+    assert (ana.lat, ana.lng) == (34.5, float(shown["initial-lng"]))
+
+
 def test_a_dispatcher_takes_many_off_duty_at_once_and_edits_none(phoenix):
     ids = [make.technician(phoenix).pk for _ in range(3)]
     stranger = make.technician(make.organization("Elsewhere"))

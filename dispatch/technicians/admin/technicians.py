@@ -77,6 +77,7 @@ class TechnicianForm(OwnedForm):
         given = super().clean() or self.cleaned_data
         technician = Technician.objects.filter(pk=self.instance.pk).first()
         is_leaving = technician is not None and technician.is_active and given.get("is_active") is False
+        is_leaving = is_leaving and "is_active" in self.changed_data  # else the page only showed it before
         if technician and is_leaving and technician.open_jobs and not given.get("open_jobs_then"):
             raise forms.ValidationError({"open_jobs_then": services.count_open_jobs(technician)})
         return given
@@ -155,7 +156,10 @@ class TechnicianAdmin(VoicePreviewMixin, CsvImportMixin, PositionPickerMixin, Ow
         if not change:
             super().save_model(request, obj, form, change)
         else:
-            changed = {name: form.cleaned_data[name] for name in form.changed_data if name not in aside}
+            names = {*form.changed_data} - {*aside}
+            if names & {"lat", "lng"}:
+                names |= {"lat", "lng"}  # a position, even if the other one is what the page showed
+            changed = {name: form.cleaned_data[name] for name in names}
             then = form.cleaned_data.get("open_jobs_then", "")
             services.change_technician(obj.pk, changed, open_jobs=then, actor=request.actor)
         if pin := form.cleaned_data.get("new_pin"):
