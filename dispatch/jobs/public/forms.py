@@ -129,7 +129,7 @@ class CorrectionForm(forms.Form):
         self.fields["address"].label = _("Address")
         self.fields["address"].error_messages["required"] = _("Enter the address.")
         self.initial["address"] = job.address if job else ""
-        self.fields["address"].required = bool(self.initial["address"])
+        self.fields["address"].required = bool(self.shown_address)
         end = str(job.customer_phone)[-2:] if job else ""
         phone = self.fields["phone"] = PhoneNumberField(
             required=False,
