@@ -22,6 +22,7 @@ STORED = (
     mark_stored("no longer needed"),
     mark_stored("the request was interrupted"),
     mark_stored("the provider has no such text"),
+    mark_stored("the provider never listed its texts, so it may have been sent"),
     mark_stored("the provider has no such call"),
     mark_stored("no report about a call arrived"),
     mark_stored("a response without an id"),
