@@ -68,19 +68,27 @@ def test_a_job_that_changed_after_the_question_is_left_alone_and_named(desk):
 
 
 @pytest.mark.django_db(transaction=True)
-def test_locked_and_deleted_jobs_are_named_and_the_others_are_changed(desk, impatient):  # noqa: F811
-    locked, deleted, other = jobs = [desk.job("pending") for _ in range(3)]
+def test_a_locked_job_is_named_and_the_others_are_changed(desk, impatient):  # noqa: F811
+    locked, other = desk.job("pending"), desk.job("pending")
+    chosen = ask(desk, "cancel", locked, other)
+    with held(locked):
+        page = confirm(desk, "cancel", chosen, reason="Storm is over").content.decode()
+    assert "Someone else is changing this job" in page
+    assert (status(locked), status(other)) == ("pending", "cancelled")
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_job_that_is_deleted_meanwhile_is_named_and_the_others_are_changed(desk):
+    first, deleted, last = jobs = [desk.job("pending") for _ in range(3)]
     chosen = ask(desk, "cancel", *jobs)
     answers: list[Any] = []
-    with held(locked):
+    with held(first):
         canceling = Elsewhere(lambda: answers.append(confirm(desk, "cancel", chosen, reason="Storm is over")))
         canceling.wait_for_lock()
         Job.objects.filter(pk=deleted.pk).delete()
-        canceling.finish()
-    page = answers[0].content.decode()
-    assert "Someone else is changing this job" in page
-    assert "This job no longer exists" in page
-    assert (status(locked), status(other)) == ("pending", "cancelled")
+    canceling.finish()
+    assert "This job no longer exists" in answers[0].content.decode()
+    assert (status(first), status(last)) == ("cancelled", "cancelled")
 
 
 def test_jobs_in_other_states_and_without_a_position_are_not_included(desk):
