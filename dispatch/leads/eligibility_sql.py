@@ -81,7 +81,8 @@ WHERE r.id = ANY(%s)
 
 # %s: ids of rates, then parallel arrays of organizations, customers and campaigns of the batch's leads, then the
 # current time. Returns the last times at which the customers' leads are due that wait for the rate, over these
-# campaigns and the customer's own: as many as the rate allows.
+# campaigns and the customer's own: as many as the rate allows. Of a campaign, it reads the last 1,000 leads that wait
+# for the rate of any customer. Without the others, a lead may be due too early; its rate is then checked again.
 QUEUED = """
 WITH campaign AS (
     SELECT r.organization_id, r.customer, k.id FROM leads_customerrate r
@@ -94,11 +95,14 @@ SELECT c.organization_id, c.customer, waiting.due_at FROM campaign c
 JOIN leads_customerrate r USING (organization_id, customer)
 JOIN leads_campaign k ON k.id = c.id
 CROSS JOIN LATERAL (
-    SELECT l.due_at FROM leads_lead l
-    WHERE l.campaign_id = k.id AND l.status = 'backlog' AND l.reason = 'customer_rate'
-      AND l.due_at > %s - make_interval(secs => r.per_s)
-      AND COALESCE(NULLIF(l.customer, ''), k.customer) = r.customer
-    ORDER BY l.due_at DESC LIMIT r.most
+    SELECT last.due_at FROM (
+        SELECT l.due_at, l.customer FROM leads_lead l
+        WHERE l.campaign_id = k.id AND l.status = 'backlog' AND l.reason = 'customer_rate'
+          AND l.due_at > %s - make_interval(secs => r.per_s)
+        ORDER BY l.due_at DESC LIMIT greatest(r.most, 1000)
+    ) AS last
+    WHERE COALESCE(NULLIF(last.customer, ''), k.customer) = r.customer
+    ORDER BY last.due_at DESC LIMIT r.most
 ) AS waiting
 """
 
