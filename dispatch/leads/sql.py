@@ -46,15 +46,15 @@ ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 """
 EXISTING = "SELECT id FROM leads_lead WHERE id = ANY(%(ids)s::bigint[])"
 
-# backlog → processing. The caller holds the rows' locks and has read their status. An outcome that had the lead
-# called again belongs to the earlier call, and decides nothing about this one.
+# backlog → processing. The caller holds the rows' locks and has read their status. An outcome with a rule
+# belongs to the earlier call, and decides nothing about this one.
 CLAIM = """
 UPDATE leads_lead l
 SET status = 'processing', token = v.token, attempts = l.attempts + 1, claimed_at = %(now)s, worker = %(worker)s,
     reason = '',
     disposition = CASE WHEN l.disposition <> '' AND EXISTS (
         SELECT FROM leads_dispositionrule r
-        WHERE r.campaign_id = l.campaign_id AND r.disposition = l.disposition AND r."then" = 'again'
+        WHERE r.campaign_id = l.campaign_id AND r.disposition = l.disposition
     ) THEN '' ELSE l.disposition END
 FROM unnest(%(ids)s::bigint[], %(tokens)s::int[]) AS v(id, token)
 WHERE l.id = v.id AND l.status = 'backlog'
