@@ -1,4 +1,4 @@
-"""Who saves a form or a request changes only what they changed, whatever others have switched meanwhile."""
+"""A saved form or request changes only its edited fields, whatever others have switched meanwhile."""
 
 from __future__ import annotations
 

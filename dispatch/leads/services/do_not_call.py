@@ -35,6 +35,9 @@ def add_to_list(
             events.append(organization_id, "do_not_call.added", row.pk, actor=actor, source=source)
             replay.record(organization_id, replay.DO_NOT_CALL, phone)
         if source in BY_THE_PERSON:
+            if row.source not in BY_THE_PERSON:  # so that its removal ends the opt-out, too
+                row.source = source
+                row.save(update_fields=["source"])
             sms.opt_out(organization_id, phone, source=OptOut.Source.HAND, actor=actor, but=but)
         consents.withdraw(organization_id, phone, by=source, actor=actor, but=but)
         sms.hang_up_unanswered([organization_id], phone, actor=actor, but=but)
