@@ -383,7 +383,7 @@ class MessageGroupAdmin(OwnedAdmin):
 
     @admin.action(description=_("Retry the blocking messages"), permissions=["act"])
     def retry_blockers(self, request: Any, queryset: QuerySet) -> None:
-        apply_action(request, Action.RETRY, _blockers(queryset))
+        apply_action(request, Action.RETRY, _blockers(queryset), can_continue=False)
 
     @admin.action(description=_("Ignore the blocking messages"), permissions=["act"])
     def ignore_blockers(self, request: Any, queryset: QuerySet) -> None:
@@ -430,10 +430,11 @@ def exact_time(moment: datetime, zone: str) -> str:
     return f"{moment.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def apply_action(request: Any, chosen: Action, rows: QuerySet) -> None:
+def apply_action(request: Any, chosen: Action, rows: QuerySet, *, can_continue: bool = True) -> None:
     """Apply the action to the oldest MAX_AT_ONCE rows that allow it.
 
-    Reports how many changed, how to go on if there are more, and why the others did not change.
+    Reports how many changed, how to go on if there are more, and why the others did not change. `can_continue`:
+    the list has the filter "after".
     """
     others = rows.exclude(status__in=chosen.before).order_by().values_list("status", flat=True)
     refused = Counter(others[:MAX_AT_ONCE])
@@ -446,16 +447,19 @@ def apply_action(request: Any, chosen: Action, rows: QuerySet) -> None:
     if done.changed or not refused:
         messages.success(request, gettext(DONE[chosen]).format(count=len(done.changed)))
     if has_more:
-        messages.warning(request, _how_to_go_on(request, chosen, ids[-1]))
+        messages.warning(request, _how_to_go_on(request, chosen, ids[-1], can_continue=can_continue))
     if refused:
         statuses = ", ".join(sorted(translate_label(Status(status).label) for status in refused))
         count = format_count(refused.total(), MAX_AT_ONCE)
         messages.warning(request, gettext(NOT_DONE[chosen]).format(count=count, statuses=statuses))
 
 
-def _how_to_go_on(request: Any, chosen: Action, last: int) -> str:
-    """Return what a user does about the rest. Replayed messages are found again once they have been delivered."""
-    if chosen is not Action.REPLAY:
+def _how_to_go_on(request: Any, chosen: Action, last: int, *, can_continue: bool) -> str:
+    """Return what a user does about the rest.
+
+    Repeating the action would find the same messages again once they were delivered, or have failed, again.
+    """
+    if chosen not in (Action.REPLAY, Action.RETRY) or not can_continue:
         words = gettext("At most {count:,} at once, oldest first. Repeat for the rest.")
         return words.format(count=MAX_AT_ONCE)
     query = request.GET.copy()

@@ -67,6 +67,16 @@ def test_messages_that_do_not_allow_the_action_are_counted_up_to_the_limit(
     assert "1 not retried: only messages in ERROR can be; these are: Canceled." in shown
 
 
+def test_messages_that_fail_again_do_not_hide_the_rest(dispatcher: Client, world: World, erp: Endpoint) -> None:
+    ids = world.send(erp, *"abc")
+    Message.objects.update(status="ERROR")
+    shown = run_all(dispatcher, "message", "retry")
+    assert f"Continue after message {ids[1]}" in shown
+    Message.objects.update(status="ERROR")
+    run_all(dispatcher, "message", "retry", f"?after={ids[1]}")
+    assert world.statuses(ids) == ["ERROR", "ERROR", "PENDING"]
+
+
 def test_replaying_all_continues_after_the_messages_already_sent_again(
     dispatcher: Client, world: World, erp: Endpoint
 ) -> None:
