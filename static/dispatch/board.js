@@ -18,7 +18,7 @@
   const JOBS = new Set(["account", "job", "offer", "call", "call_error", "submission"]);
 
   let board = null;
-  let lists = new Map(); // name → { section, cards, held }
+  let lists = new Map(); // name → { section, cards, count, held, below }
   let ids = new Set();
   let wanted = false;
   let everything = false;
@@ -73,7 +73,10 @@
     ids = new Set();
     wanted = everything = false;
     if (asked) query.set("ids", asked.join(","));
-    else query.set("all", "1");
+    else {
+      query.set("all", "1");
+      for (const [name, list] of lists) if (name !== "attention") query.set(name, rowsOf(list).length);
+    }
     if (asked && last) query.set("event", last);
     try {
       const answer = await fetch(`${board.dataset.changes}?${query}`, { headers: { "HX-Request": "true" } });
@@ -102,7 +105,7 @@
   function bind() {
     lists = new Map();
     for (const section of document.querySelectorAll("[data-list]")) {
-      const list = { section, cards: section.querySelector("[data-cards]"), held: new Map() };
+      const list = { section, cards: section.querySelector("[data-cards]"), count: null, held: new Map(), below: [] };
       lists.set(section.dataset.list, list);
       const leave = () => setTimeout(() => window.whenLetGo(() => { if (!looking(list)) letIn(list); }), 0);
       list.cards.addEventListener("pointerleave", leave);
@@ -130,6 +133,10 @@
   function looking(list) {
     return (hovers.matches && list.cards.matches(":hover")) || list.cards.contains(document.activeElement);
   }
+
+  function rowsOf(list) { return [...list.cards.children].filter((row) => !row.classList.contains("more")); }
+
+  function moreOf(list) { return list.cards.querySelector(":scope > .more"); }
 
   function rowOf(list, id) { return list.cards.querySelector(`:scope > li[data-id="${CSS.escape(String(id))}"]`); }
 
@@ -185,22 +192,22 @@
     const row = document.createElement("li");
     row.dataset.id = id;
     row.dataset.sort = sort;
-    if (insert(list, row)) fill(row, html);
+    fill(row, html);
+    insert(list, row);
   }
 
-  /* Return false if the row belongs below the cards shown; "Show more" will fetch it. */
+  /* A row that belongs below the cards shown is left out, unless all that are below are known (`countMore`). */
   function insert(list, row) {
     const rows = [...list.cards.children].filter((one) => one !== row);
     const before = rows.find((one) => one.classList.contains("more") || one.dataset.sort > row.dataset.sort);
-    if (before?.classList.contains("more")) {
+    if (before?.classList.contains("more") && !before.hidden) {
       row.remove();
-      return false;
-    }
-    list.cards.insertBefore(row, before || null);
-    return true;
+      list.below.push(row);
+    } else list.cards.insertBefore(row, before || null);
   }
 
-  function drop(list, id, to) {
+  /* `isBelow`: the row is still in the list, but below the cards shown. */
+  function drop(list, id, to, isBelow = false) {
     list.held.delete(id);
     const row = rowOf(list, id);
     if (!row) return;
@@ -210,7 +217,7 @@
       return;
     }
     const title = to && to !== list ? to.section.querySelector("h2").textContent : "";
-    row.classList.add("is-gone");
+    row.classList.toggle("is-gone", !isBelow);
     if (row.firstElementChild) row.firstElementChild.dataset.gone = title ? T.get("now in {list}", { list: title }) : T.get("no longer on this list");
     list.held.set(id, null);
     announce(list);
@@ -225,7 +232,7 @@
       else if (row) insert(list, row);
       else make(list, id, what.sort, what.html);
     }
-    announce(list);
+    countMore(list);
     markOpen();
   }
 
@@ -237,11 +244,43 @@
       news.textContent = words;
       news.hidden = !fresh;
     }
-    list.section.querySelector("[data-empty]").hidden = list.cards.children.length > 0;
+    list.section.querySelector("[data-empty]").hidden = [...list.cards.children].some((one) => !one.hidden);
+  }
+
+  /* Offer the jobs of the list that are below its cards. Held cards count as if they were let in. If all that are below
+     are known, they are shown: the count may have been ahead of the cards. */
+  function countMore(list) {
+    const more = moreOf(list);
+    if (more && list.count !== null) {
+      const below = list.below;
+      const held = [...list.held.values()].filter((what) => !what?.moves);
+      const count = list.count - rowsOf(list).length - held.reduce((sum, what) => sum + (what ? 1 : -1), 0);
+      list.below = [];
+      more.hidden = count <= below.length;
+      if (more.hidden) for (const row of below) insert(list, row);
+      const words = more.querySelector("span").firstChild;
+      words.nodeValue = words.nodeValue.replace(/[0-9]+/, Math.max(0, count));
+    }
+    announce(list);
+  }
+
+  /* "Show more" continues after the last card whose place is certain. */
+  function lastPlace(list) {
+    return rowsOf(list).filter((row) => !list.held.has(row.dataset.id)).at(-1)?.dataset.sort || "";
+  }
+
+  /* A card that was loaded by "Show more" replaces what the list had or held of its job. */
+  function loaded(row) {
+    const list = [...lists.values()].find((one) => one.cards === row.parentElement);
+    list.held.delete(row.dataset.id);
+    const same = rowsOf(list).filter((one) => one !== row && one.dataset.id === row.dataset.id);
+    for (const one of same) one.remove();
+    countMore(list);
   }
 
   function apply(told) {
     const present = new Set();
+    if (told.all) for (const name of Object.keys(told.counts)) moreOf(lists.get(name)).hidden = true; // until all cards are in place
     for (const card of told.cards) {
       const id = String(card.id);
       if (card.column) {
@@ -250,18 +289,21 @@
       } else for (const [name, list] of lists) if (name !== "attention") drop(list, id, null);
     }
     if (told.all) {
-      for (const [name, list] of lists) {
-        if (name === "attention") continue;
-        for (const row of [...list.cards.children]) {
-          if (!row.classList.contains("more") && !present.has(`${name} ${row.dataset.id}`) && isShown(list, row)) drop(list, row.dataset.id, null);
-        }
+      for (const [name, count] of Object.entries(told.counts)) {
+        const cards = told.cards.filter((card) => card.column === name);
+        const isBelow = (row) => cards.length < count && row.dataset.sort > cards.at(-1)?.sort;
+        for (const row of rowsOf(lists.get(name))) if (!present.has(`${name} ${row.dataset.id}`)) drop(lists.get(name), row.dataset.id, null, isBelow(row));
       }
     }
     const attention = lists.get("attention");
     const now = new Set(told.attention.map((one) => one.id));
     for (const one of told.attention) put("attention", one.id, one.sort, one.html);
     for (const row of [...attention.cards.children]) if (!now.has(row.dataset.id)) drop(attention, row.dataset.id, null);
-    for (const [name, count] of Object.entries(told.counts)) for (const badge of document.querySelectorAll(`[data-count-of="${name}"]`)) badge.textContent = String(count);
+    for (const [name, count] of Object.entries(told.counts)) {
+      for (const badge of document.querySelectorAll(`[data-count-of="${name}"]`)) badge.textContent = String(count);
+      lists.get(name).count = count;
+      countMore(lists.get(name));
+    }
     const badge = attention.section.querySelector("[data-count]");
     badge.textContent = String(told.attention_count);
     badge.classList.toggle("attention", told.attention_count > 0);
@@ -275,11 +317,6 @@
     document.getElementById("unread-words").textContent = told.unread ? T.get("{count} unread", { count: told.unread }) : "";
     markOpen();
     document.documentElement.dataset.applied = String(Number(document.documentElement.dataset.applied || 0) + 1);
-  }
-
-  /* A full refetch returns only the first page of a long list; rows loaded beyond it stay. */
-  function isShown(list, row) {
-    return [...list.cards.children].indexOf(row) < 40 || !list.cards.querySelector(".more");
   }
 
   function markMine(within) {
@@ -528,8 +565,10 @@
       }
     });
     document.addEventListener("htmx:configRequest", (event) => {
-      if (event.detail.elt.id !== "filters") return;
-      const given = event.detail.parameters;
+      const { elt, parameters: given } = event.detail;
+      const list = [...lists.values()].find((one) => moreOf(one)?.contains(elt));
+      if (list) given.after = lastPlace(list);
+      if (elt.id !== "filters") return;
       for (const name of Object.keys(given)) if (!given[name]) delete given[name];
     });
     /* A job or the map may have been opened or closed during the request; keep the current state in the address. */
@@ -541,6 +580,7 @@
       event.detail.history.path = at.pathname + at.search;
     });
     document.addEventListener("htmx:beforeSend", drawerAsked);
+    document.addEventListener("htmx:afterSwap", (event) => { if (event.target.matches?.("[data-cards] > li[data-id]")) loaded(event.target); });
     document.addEventListener("htmx:beforeSwap", skipOutdated);
     document.addEventListener("htmx:beforeSwap", (event) => { if (event.detail.target.id === "crew-slot") keepCrew(event.detail.target); });
     document.addEventListener("htmx:afterSettle", (event) => {

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -26,6 +28,8 @@ from dispatch.technicians.models import Technician
 from dispatch.technicians.rules import distance_words
 
 PAGE = 40
+# A full refetch returns at most this many cards of a column, however many the page has loaded.
+MAX_REFETCHED = 200
 DONE_FOR = timedelta(hours=24)
 COLUMNS = {
     "new": (mark("New"), mark("New requests; no technician has been called yet")),
@@ -39,7 +43,13 @@ EMPTY = {
     "assigned": mark("A job moves here when a technician accepts it or you assign it."),
     "done": mark("Completed and canceled jobs from the last 24 hours appear here."),
 }
-_LATEST = 10_000_000_000_000
+# Above every id, and after every moment in microseconds since 1970.
+_LATEST_ID = 10_000_000_000_000
+_LATEST_US = 10_000_000_000_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# The columns that are sorted by a moment, the latest first. The others are sorted by priority.
+_MOMENTS = {"assigned": "assigned_at", "done": "ended_at"}
 
 
 @dataclass(frozen=True)
@@ -66,9 +76,9 @@ class LiveOffer:
 class Card:
     """One job.
 
-    `tone` and `state`: its badge. `sort`: ascending sort key. `attempts` of `attempts_of`: offers. `live`: the
-    current offers. `next_name`: who is next: a technician, or a wider round. `text`: the technician whose text is
-    unanswered. `notes`: how many notes colleagues wrote.
+    `tone` and `state`: its badge. `sort`: its place in the column, as an ascending sort key. `attempts` of
+    `attempts_of`: offers. `live`: the current offers. `next_name`: who is next: a technician, or a wider round.
+    `text`: the technician whose text is unanswered. `notes`: how many notes colleagues wrote.
     """
 
     job: Job
@@ -93,7 +103,7 @@ class Card:
 
 @dataclass(frozen=True)
 class Column:
-    """One column of the board. `count`: all its jobs, of which `cards` shows one `page`."""
+    """One column of the board. `count`: its jobs from the first of `cards` on."""
 
     name: str
     title: str
@@ -101,16 +111,16 @@ class Column:
     empty: str
     count: int
     cards: list[Card]
-    page: int
 
     @property
     def more(self) -> int:
-        """Return the number of cards that are not shown."""
-        return max(0, self.count - self.page * PAGE)
+        """Return the number of jobs that follow the cards."""
+        return max(0, self.count - len(self.cards))
 
     @property
-    def next_page(self) -> int:
-        return self.page + 1
+    def last(self) -> str:
+        """Return the sort key of the last card, after which the next ones begin."""
+        return self.cards[-1].sort if self.cards else ""
 
 
 def with_card_data(organization: Organization) -> QuerySet:
@@ -156,13 +166,20 @@ _ORDER = {
 }
 
 
-def load_columns(organization: Organization, filters: Filters) -> list[Column]:
-    """Return the first page of each column."""
+def load_columns(
+    organization: Organization, filters: Filters, shown: Mapping[str, int] = MappingProxyType({})
+) -> list[Column]:
+    """Return the first cards of each column: a page, or as many as `shown` says, at most MAX_REFETCHED."""
     counts = count_columns(organization, filters)
     wheres = column_filters()
-    pages = {name: _page(organization, filters, name, wheres[name], 1) if counts[name] else [] for name in COLUMNS}
-    cards = {card.job.pk: card for card in cards_of([job for rows in pages.values() for job in rows])}
-    return [_column(name, counts[name], [cards[job.pk] for job in pages[name]], 1) for name in COLUMNS]
+    jobs = {
+        name: _first_jobs(organization, filters, name, where, max(PAGE, min(shown.get(name, 0), MAX_REFETCHED)))
+        if counts[name]
+        else []
+        for name, where in wheres.items()
+    }
+    cards = {card.job.pk: card for card in cards_of([job for rows in jobs.values() for job in rows])}
+    return [_column(name, counts[name], [cards[job.pk] for job in jobs[name]]) for name in COLUMNS]
 
 
 def count_columns(organization: Organization, filters: Filters) -> dict[str, int]:
@@ -173,21 +190,26 @@ def count_columns(organization: Organization, filters: Filters) -> dict[str, int
     return dict(jobs.aggregate(**{name: Count("pk", filter=where) for name, where in wheres.items()}))
 
 
-def load_column(organization: Organization, filters: Filters, name: str, page: int) -> Column:
-    """Return one page of one column. Raise KeyError if there is no such column."""
+def load_column(organization: Organization, filters: Filters, name: str, after: str = "") -> Column:
+    """Return one page of one column: the jobs that follow the sort key `after`.
+
+    Raise KeyError if there is no such column, and ValueError if there is no such key.
+    """
     where = column_filters()[name]
+    if after:
+        where &= _follows(name, after)
     count = filters.apply(Job.objects.of(organization)).filter(where).count()
-    return _column(name, count, cards_of(_page(organization, filters, name, where, page)), page)
+    return _column(name, count, cards_of(_first_jobs(organization, filters, name, where, PAGE)))
 
 
-def _column(name: str, count: int, cards: list[Card], page: int) -> Column:
+def _column(name: str, count: int, cards: list[Card]) -> Column:
     title, description = COLUMNS[name]
-    return Column(name, title, description, EMPTY[name], count, cards, page)
+    return Column(name, title, description, EMPTY[name], count, cards)
 
 
-def _page(organization: Organization, filters: Filters, name: str, where: Q, page: int) -> list[Job]:
+def _first_jobs(organization: Organization, filters: Filters, name: str, where: Q, most: int) -> list[Job]:
     jobs = filters.apply(with_card_data(organization)).filter(where).order_by(*_ORDER[name])
-    return list(jobs[(page - 1) * PAGE : page * PAGE])
+    return list(jobs[:most])
 
 
 def cards_of(jobs: Iterable[Job]) -> list[Card]:
@@ -355,7 +377,21 @@ def _state_of_offers(job: Job, live: Sequence[Offer]) -> tuple[str, str]:
 
 
 def _sort(job: Job, column: str) -> str:
-    moment = {"assigned": job.assigned_at, "done": job.ended_at}.get(column)
-    if moment is not None:
-        return f"{_LATEST - int(moment.timestamp() * 1000):014d}"
-    return f"{job.priority}{_LATEST - job.pk:014d}"
+    """Return the job's place in the column's order: its priority, or the time since its moment, and its id."""
+    first = str(job.priority)
+    if column in _MOMENTS:
+        moment = getattr(job, _MOMENTS[column])
+        first = f"{_LATEST_US - (moment - _EPOCH) // _MICROSECOND if moment else 0:017d}"
+    return f"{first}{_LATEST_ID - job.pk:014d}"
+
+
+def _follows(column: str, sort: str) -> Q:
+    """Return the condition on jobs whose place in the column is after `sort`."""
+    match = re.fullmatch(r"([0-9]{17})([0-9]{14})" if column in _MOMENTS else r"([0-9])([0-9]{14})", sort)
+    if match is None:
+        raise ValueError("Not the sort key of a card in this column.")
+    first, pk = int(match[1]), _LATEST_ID - int(match[2])
+    if column not in _MOMENTS:
+        return Q(priority__gt=first) | Q(priority=first, pk__lt=pk)
+    moment = _EPOCH + max(0, _LATEST_US - first) * _MICROSECOND
+    return Q(**{f"{_MOMENTS[column]}__lt": moment}) | Q(**{_MOMENTS[column]: moment, "pk__lt": pk})
