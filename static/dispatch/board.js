@@ -319,6 +319,20 @@
     document.documentElement.dataset.applied = String(Number(document.documentElement.dataset.applied || 0) + 1);
   }
 
+  /* What changed while lists or more cards were loaded is fetched after them, because they may be older. */
+  function cardsAsked(event) {
+    const { target, xhr } = event.detail;
+    if (target.id !== "lists" && !target.classList.contains("more")) return;
+    const asOf = news;
+    xhr.addEventListener("loadend", () => {
+      if (news === asOf) return;
+      for (const [id, at] of newsOf) if (at > asOf) ids.add(id);
+      wanted = true;
+      everything ||= newsOfAll > asOf;
+      soon();
+    });
+  }
+
   function markMine(within) {
     for (const form of within.querySelectorAll("[data-claimed-by]")) {
       const mine = form.dataset.claimedBy === board.dataset.me;
@@ -525,7 +539,7 @@
         last = one.id;
         news += 1;
         if (one.job) newsOf.set(String(one.job), news);
-        if (one.job) ids.add(one.job);
+        if (one.job) ids.add(String(one.job));
         if (one.job || JOBS.has(one.subject)) wanted = true;
       }
       if (wanted) soon();
@@ -580,6 +594,7 @@
       event.detail.history.path = at.pathname + at.search;
     });
     document.addEventListener("htmx:beforeSend", drawerAsked);
+    document.addEventListener("htmx:beforeSend", cardsAsked);
     document.addEventListener("htmx:afterSwap", (event) => { if (event.target.matches?.("[data-cards] > li[data-id]")) loaded(event.target); });
     document.addEventListener("htmx:beforeSwap", skipOutdated);
     document.addEventListener("htmx:beforeSwap", (event) => { if (event.detail.target.id === "crew-slot") keepCrew(event.detail.target); });

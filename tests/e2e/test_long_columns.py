@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from dispatch.core import clock, events
 from dispatch.jobs.models import Job, Priority, Submission
 from tests.core.threads import Elsewhere
 from tests.e2e.test_board import column, live
+from tests.e2e.test_panel_requests import first, hold
 from tests.harness.jobs import Floor
 from tests.support import factories as make
 from tests.support.waiting import wait_until
@@ -147,3 +149,33 @@ def test_a_card_appears_although_its_column_has_counted_it_before(floor, open_bo
     publish(floor, [late])
     expect_shown(page, [late])
     expect(more(page)).to_have_count(0)
+
+
+def test_what_changes_while_cards_are_loaded_is_fetched_after_them(floor, open_board):
+    """Neither the lists of changed filters nor the next cards undo a newer change."""
+    jobs = make_jobs(floor, 45)
+    page = open_board()
+    held = hold(page, re.compile(r"/board/\?text=Phoenix"), "GET")
+    page.locator("#text").fill("Phoenix")
+    answer_late(page, held, lambda: change(page, floor, jobs[0]))
+    page.wait_for_url("**/board/?text=Phoenix")
+    expect_shown(page, jobs[1:40])
+    held = hold(page, re.compile("/board/columns/new/"), "GET")
+    more(page).press("Enter")
+    answer_late(page, held, lambda: change(page, floor, jobs[44]))
+    expect_shown(page, jobs[1:44])
+
+
+def change(page: Page, floor: Floor, job: int) -> None:
+    """Cancel a job, and wait until the page has shown that."""
+    cancel([job])
+    publish(floor, [job])
+    expect(column(page, "done").locator(f"li[data-id='{job}']")).to_have_count(1)
+
+
+def answer_late(page: Page, held: list[Route], meanwhile: Callable[[], None]) -> None:
+    """Let the server answer the held request now, and the page receive the answer after something else."""
+    route = first(page, held)
+    answer = route.fetch()
+    meanwhile()
+    route.fulfill(response=answer)
