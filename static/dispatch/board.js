@@ -30,7 +30,6 @@
   let crewAt = 0;
   let crewTimer = 0;
   let asking = 0; // drawer requests in flight
-  let latest = null; // the latest request for the drawer, as { xhr, verb }; null once it was closed
   let news = 0; // number of events received so far
   let newsOfAll = 0; // its value at the last full refetch
   const newsOf = new Map(); // job id → its value at the job's latest event
@@ -359,21 +358,18 @@
   }
 
   /* --- the drawer ------------------------------------------------------------------------------------------------ */
+  /* Open a job. Return whether it is shown: it may not be reachable, or something else was opened meanwhile. */
   async function open(id, { push = true, act = "", query = "" } = {}) {
     const path = board.dataset.job.replace("/0/", `/${id}/`) + (act ? `act/${act}/` : "") + query;
-    try {
-      await window.htmx.ajax("GET", path, { target: "#drawer-slot", swap: "innerHTML" });
-    } catch {
-      return; // not reachable, or something else was opened meanwhile
-    }
-    if (openJob() !== String(id)) return;
+    if (!await D.panel.load(path) || openJob() !== String(id)) return false;
     if (push && params().get("job") !== String(id)) history.pushState({ board: true }, "", address({ job: id }));
     if (!document.getElementById("map").hidden) drawMap();
+    return true;
   }
 
   function close({ push = true } = {}) {
     const id = openJob() || params().get("job");
-    latest = null;
+    D.panel.giveUp();
     document.getElementById("drawer-slot").replaceChildren();
     if (push) history.pushState({ board: true }, "", address({ job: "" }));
     markOpen();
@@ -424,35 +420,9 @@
 
   function isDrawer(part) { return part?.id === "drawer-slot" || part?.id === "drawer-body"; }
 
-  /* The page requested last is the one shown: an earlier one that has not arrived is given up. A form that was sent is
-     awaited, and a page that polls yields. */
-  function replaceLoading(event) {
-    const { elt, xhr, requestConfig } = event.detail;
-    const isInFlight = latest && latest.xhr.readyState < XMLHttpRequest.DONE;
-    if (isInFlight && elt.id === "drawer") return event.preventDefault();
-    if (isInFlight && latest.verb === "get") latest.xhr.abort();
-    latest = { xhr, verb: requestConfig.verb };
-  }
-
-  /* The response to a form that was sent before something else was opened, or before the drawer was closed, is not shown.
-     A refusal is reported. */
-  function skipOutdated(event) {
-    const { target, xhr, serverResponse } = event.detail;
-    if (target.id !== "drawer-slot" || xhr === latest?.xhr) return;
-    event.detail.shouldSwap = false;
-    const page = new DOMParser().parseFromString(serverResponse, "text/html");
-    const refused = page.getElementById("refused");
-    if (!refused) return;
-    const job = page.getElementById("drawer")?.dataset.job;
-    const text = [...refused.querySelectorAll("p, li")].map((line) => line.textContent.trim()).join(" ");
-    D.note(job ? `#${job}: ${text}` : text, "attention");
-  }
-
   function drawerAsked(event) {
     const { target, xhr } = event.detail;
-    if (!isDrawer(target)) return;
-    if (target.id === "drawer-slot") replaceLoading(event);
-    if (event.defaultPrevented) return;
+    if (!isDrawer(target) || event.defaultPrevented) return;
     const asOf = news;
     let isAborted = false;
     asking += 1;
@@ -596,7 +566,6 @@
     document.addEventListener("htmx:beforeSend", drawerAsked);
     document.addEventListener("htmx:beforeSend", cardsAsked);
     document.addEventListener("htmx:afterSwap", (event) => { if (event.target.matches?.("[data-cards] > li[data-id]")) loaded(event.target); });
-    document.addEventListener("htmx:beforeSwap", skipOutdated);
     document.addEventListener("htmx:beforeSwap", (event) => { if (event.detail.target.id === "crew-slot") keepCrew(event.detail.target); });
     document.addEventListener("htmx:afterSettle", (event) => {
       if (event.detail.target?.id === "crew-slot") return restoreCrew(event.detail.target);

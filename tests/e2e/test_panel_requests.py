@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable
 
 import pytest
@@ -34,7 +35,7 @@ def page(floor: Floor, sign_in: Callable[..., Page], jobs: list[Job]) -> Page:
     return live(sign_in(make.dispatcher(floor.organization, "Dana"), path=f"/board/?job={jobs[0].pk}"))
 
 
-def hold(page: Page, address: str, method: str) -> list[Route]:
+def hold(page: Page, address: str | re.Pattern[str], method: str) -> list[Route]:
     """Hold back the requests with this address and method, in the returned list."""
     held: list[Route] = []
     page.route(address, lambda route: held.append(route) if route.request.method == method else route.fallback())
@@ -111,3 +112,20 @@ def test_a_panel_closed_meanwhile_stays_closed_after_a_form_was_sent(page: Page,
     expect(page.locator("#drawer")).to_have_count(0)
     cancel(page, sent, jobs[0])
     expect(page.locator("#drawer")).to_have_count(0)
+
+
+def test_job_clicked_last_opens_at_once_although_another_still_loads(page: Page, jobs: list[Job]) -> None:
+    held = hold(page, f"**/board/jobs/{jobs[0].pk}/", "GET")
+    page.locator("#drawer-close").click()
+    links = [column(page, "attention").locator(f'a.open[data-open="{job.pk}"]') for job in jobs]
+    links[0].click()
+    first(page, held)
+    links[1].click()
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
+    expect(page).to_have_url(re.compile(f"job={jobs[1].pk}$"))
+    links[0].click()
+    wait_until(lambda: page.wait_for_timeout(20) or len(held) > 1)
+    page.locator("#drawer-close").click()
+    links[1].click()
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
+    expect(page).to_have_url(re.compile(f"job={jobs[1].pk}$"))

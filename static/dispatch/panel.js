@@ -1,0 +1,54 @@
+/* Load pages into the job panel. The page requested last is the one shown: an earlier one that has not arrived is given
+   up, as it is when the panel is closed. A form that was sent is awaited, and a page that polls yields. */
+(() => {
+  "use strict";
+
+  const D = window.Dispatch;
+  let latest = null; // the latest request for the panel, as { xhr, verb }; null once it was closed
+
+  function isLoading() { return Boolean(latest) && latest.xhr.readyState < XMLHttpRequest.DONE; }
+
+  /* Show nothing of what was requested. The body, which requests what `load` loads, would otherwise request nothing
+     else until the response. */
+  function giveUp() {
+    if (isLoading() && latest.verb === "get") latest.xhr.abort();
+    latest = null;
+  }
+
+  /* Load a page. Return whether a response arrived before something else was requested. */
+  async function load(path) {
+    giveUp();
+    try {
+      await window.htmx.ajax("GET", path, { target: "#drawer-slot", swap: "innerHTML" });
+    } catch {
+      return false;
+    }
+    return true;
+  }
+
+  function requested(event) {
+    const { elt, target, xhr, requestConfig } = event.detail;
+    if (target.id !== "drawer-slot") return;
+    if (isLoading() && elt.id === "drawer") return event.preventDefault();
+    giveUp();
+    latest = { xhr, verb: requestConfig.verb };
+  }
+
+  /* The response to a form that was sent before something else was opened, or before the panel was closed, is not shown.
+     A refusal is reported. */
+  function skipOutdated(event) {
+    const { target, xhr, serverResponse } = event.detail;
+    if (target.id !== "drawer-slot" || xhr === latest?.xhr) return;
+    event.detail.shouldSwap = false;
+    const page = new DOMParser().parseFromString(serverResponse, "text/html");
+    const refused = page.getElementById("refused");
+    if (!refused) return;
+    const job = page.getElementById("drawer")?.dataset.job;
+    const text = [...refused.querySelectorAll("p, li")].map((line) => line.textContent.trim()).join(" ");
+    D.note(job ? `#${job}: ${text}` : text, "attention");
+  }
+
+  D.panel = { load, giveUp };
+  document.addEventListener("htmx:beforeSend", requested);
+  document.addEventListener("htmx:beforeSwap", skipOutdated);
+})();
