@@ -32,7 +32,7 @@
     const id = job();
     if (!id) return D.say(T.get("Choose a job first with j and k."));
     if (D.state === "stale" || D.state === "closed") return D.note(T.get("You're offline. Nothing was sent."), "late");
-    if (D.board.openJob() !== id) await D.board.open(id);
+    if (D.board.openJob() !== id && !await D.board.open(id)) return;
     for (const name of names) {
       const button = document.getElementById("act-" + name);
       if (button) return button.click();

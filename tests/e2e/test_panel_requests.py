@@ -129,3 +129,15 @@ def test_job_clicked_last_opens_at_once_although_another_still_loads(page: Page,
     links[1].click()
     expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
     expect(page).to_have_url(re.compile(f"job={jobs[1].pk}$"))
+
+
+def test_shortcut_for_a_job_that_does_not_open_acts_on_no_other(page: Page, jobs: list[Job]) -> None:
+    page.route(f"**/board/jobs/{jobs[1].pk}/", lambda route: route.abort())
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    column(page, "attention").locator(f'a.open[data-open="{jobs[1].pk}"]').focus()
+    page.keyboard.press("a")
+    expect(page.locator("#notices")).to_contain_text("The server could not be reached")
+    settle(page)
+    assert not [address for address in asked if "/act/" in address]
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[0].pk))
