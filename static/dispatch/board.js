@@ -555,10 +555,12 @@
       if (elt.id !== "filters") return;
       for (const name of Object.keys(given)) if (!given[name]) delete given[name];
     });
-    /* A job or the map may have been opened or closed during the request; keep the current state in the address. */
+    /* The address keeps the page's state, which may have changed during the request: a job or the map that was opened or
+       closed, or, for the job that was created, the filters and the layout. */
     document.addEventListener("htmx:beforeHistoryUpdate", (event) => {
-      if (event.detail.target.id !== "lists") return;
       const at = new URL(event.detail.history.path, location);
+      if (event.detail.target.id === "drawer-slot") event.detail.history.path = address({ job: at.searchParams.get("job") });
+      if (event.detail.target.id !== "lists") return;
       if (openJob()) at.searchParams.set("job", openJob());
       if (!document.getElementById("map").hidden) at.searchParams.set("map", "1");
       event.detail.history.path = at.pathname + at.search;

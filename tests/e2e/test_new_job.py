@@ -60,3 +60,21 @@ def test_a_job_is_created_while_the_customer_is_on_the_phone(floor: Floor, sign_
     expect(page.locator("#notices")).to_contain_text(f"Job #{made.pk} created.")
     page.keyboard.press("n")
     expect(phone).to_have_value("")
+
+
+def test_board_keeps_its_filters_and_layout_when_a_job_is_created(floor: Floor, sign_in):
+    floor.technician("Ann")
+    dana = make.dispatcher(floor.organization, "Dana")
+    page = live(sign_in(dana, path="/board/?priority=emergency&layout=compact&map=1"))
+    page.keyboard.press("n")
+    form = page.locator("#new-job-form")
+    form.get_by_label("Customer's phone").fill("(602) 555-0178")
+    form.get_by_label("Customer's name").fill("Ida Whitfield")
+    form.get_by_label("Address").fill(make.PHOENIX.address)
+    form.get_by_label("Service").select_option(index=1)
+    page.get_by_role("button", name="Create job").click()
+    expect(page.locator("#drawer-title")).to_contain_text(re.compile("Request|#"))
+    Elsewhere(floor.work).finish()
+    expect(page.locator("#notices")).to_contain_text("created.")
+    made = Job.objects.get()
+    expect(page).to_have_url(re.compile(rf"\?priority=emergency&layout=compact&map=1&job={made.pk}$"))
