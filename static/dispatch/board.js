@@ -11,7 +11,6 @@
   const RETRY_MS = 2000;
   const MOST_IDS = 100;
   const MAP_EVERY_MS = 5000;
-  const CREW_EVERY_MS = 2000;
   const hovers = window.matchMedia("(hover: hover)");
   const narrow = window.matchMedia("(width < 720px)");
   const MOVING = /(<time[^>]*>)[^<]*/g;
@@ -27,8 +26,6 @@
   let timer = 0;
   let mapAt = 0;
   let mapTimer = 0;
-  let crewAt = 0;
-  let crewTimer = 0;
   let asking = 0; // drawer requests in flight
   let news = 0; // number of events received so far
   let newsOfAll = 0; // its value at the last full refetch
@@ -462,38 +459,6 @@
     if (!map.hidden) drawMap();
   }
 
-  /* --- the technicians --------------------------------------------------------------------------------------------- */
-  /* At most every two seconds (trailing edge: the last change is always drawn). */
-  function drawCrewSoon() {
-    if (crewTimer) return;
-    crewTimer = setTimeout(() => {
-      crewTimer = 0;
-      crewAt = Date.now();
-      window.htmx.trigger("#crew-slot", "refresh");
-    }, Math.max(0, crewAt + CREW_EVERY_MS - Date.now()));
-  }
-
-  let crewKept = null;
-
-  /* Remember the open group and the focused element of the strip while it is replaced. */
-  function keepCrew(slot) {
-    const at = slot.contains(document.activeElement) ? document.activeElement : null;
-    const group = at?.closest("details")?.dataset.group;
-    const address = at?.getAttribute("href");
-    const label = at?.getAttribute("aria-label");
-    crewKept = {
-      open: slot.querySelector("details[open]")?.dataset.group,
-      focus: address ? `[href="${address}"]` : label ? `[aria-label="${CSS.escape(label)}"]` : group ? `[data-group="${group}"] summary` : "",
-    };
-  }
-
-  function restoreCrew(slot) {
-    const open = crewKept?.open && slot.querySelector(`[data-group="${crewKept.open}"]`);
-    if (open) open.open = true;
-    if (crewKept?.focus) slot.querySelector(crewKept.focus)?.focus({ preventScroll: true });
-    crewKept = null;
-  }
-
   /* --- events ------------------------------------------------------------------------------------------------ */
   D.board = { open, close, openJob, toggleMap, drawMap };
 
@@ -515,7 +480,6 @@
       if (wanted) soon();
       if (event.detail.some((one) => String(one.job) === openJob())) refreshDrawer();
       if (event.detail.some((one) => one.subject === "technician" || one.subject === "job")) drawMapSoon();
-      if (event.detail.some((one) => one.subject === "technician" || one.subject === "offer")) drawCrewSoon();
     });
     document.body.addEventListener("dispatch:refetch", () => {
       everything = wanted = true;
@@ -568,9 +532,7 @@
     document.addEventListener("htmx:beforeSend", drawerAsked);
     document.addEventListener("htmx:beforeSend", cardsAsked);
     document.addEventListener("htmx:afterSwap", (event) => { if (event.target.matches?.("[data-cards] > li[data-id]")) loaded(event.target); });
-    document.addEventListener("htmx:beforeSwap", (event) => { if (event.detail.target.id === "crew-slot") keepCrew(event.detail.target); });
     document.addEventListener("htmx:afterSettle", (event) => {
-      if (event.detail.target?.id === "crew-slot") return restoreCrew(event.detail.target);
       if (["thread", "thread-list", "drawer-slot"].includes(event.detail.target?.id)) threadSettled();
       if (event.target.id === "drawer-slot" || event.detail.target?.id === "drawer-slot") settled(document.getElementById("drawer-slot"));
       else if (event.detail.target?.id === "views-menu") {

@@ -9,8 +9,10 @@ from playwright.sync_api import Page, Route, expect
 
 from dispatch.core import events
 from dispatch.core.events import SYSTEM
+from dispatch.jobs import services as jobs
 from dispatch.jobs.models import Job
 from dispatch.technicians import services
+from dispatch.technicians.models import Technician
 from tests.core.threads import Elsewhere
 from tests.e2e.test_board import column, live
 from tests.phones import ignore
@@ -120,6 +122,22 @@ def test_open_menu_in_the_technician_strip_stays_open(floor, sign_in):
     expect(crew).to_contain_text("Off duty")
     expect(crew.get_by_role("link", name="Bo")).to_be_focused()
     expect(crew.get_by_role("link", name="Ann")).to_be_hidden()
+
+
+def test_technician_strip_follows_jobs_and_time(floor, sign_in, waiting):
+    bo = floor.technician("Bo")
+    page = sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/")
+    page.clock.install()
+    page.reload()
+    crew = live(page).locator("#crew-slot")
+    expect(crew).to_contain_text("Available 2")
+    Elsewhere(lambda: jobs.assign(waiting.pk, bo.pk, actor=SYSTEM)).finish()
+    expect(crew).to_contain_text("On a job 1")
+    Elsewhere(lambda: jobs.complete(waiting.pk, actor=SYSTEM)).finish()
+    expect(crew).to_contain_text("Available 2")
+    Technician.objects.filter(pk=bo.pk).update(on_duty=False)  # no event, as at the end of a shift
+    page.clock.fast_forward("01:00")
+    expect(crew).to_contain_text("Off duty 1")
 
 
 @pytest.mark.parametrize("width", [1440, 390])

@@ -1,0 +1,52 @@
+/* Keep the technician strip up to date. A technician's state depends on offers, on jobs, and on the time: a shift begins
+   or ends without an event. An open group and the focus stay. */
+(() => {
+  "use strict";
+
+  const D = window.Dispatch;
+  const PAUSE_MS = 2000;
+  const EVERY_MS = 60000;
+  const SUBJECTS = new Set(["technician", "offer", "job"]);
+  let drawnAt = 0;
+  let timer = 0;
+  let kept = null;
+
+  /* At most every two seconds (trailing edge: the last change is always drawn). A page that is shown again fetches the
+     strip itself. */
+  function drawSoon() {
+    if (timer || document.hidden) return;
+    timer = setTimeout(() => {
+      timer = 0;
+      drawnAt = Date.now();
+      window.htmx.trigger("#crew-slot", "refresh");
+    }, Math.max(0, drawnAt + PAUSE_MS - Date.now()));
+  }
+
+  /* Remember the open group and the focused element of the strip while it is replaced. */
+  function keep(slot) {
+    const at = slot.contains(document.activeElement) ? document.activeElement : null;
+    const group = at?.closest("details")?.dataset.group;
+    const address = at?.getAttribute("href");
+    const label = at?.getAttribute("aria-label");
+    kept = {
+      open: slot.querySelector("details[open]")?.dataset.group,
+      focus: address ? `[href="${address}"]` : label ? `[aria-label="${CSS.escape(label)}"]` : group ? `[data-group="${group}"] summary` : "",
+    };
+  }
+
+  function restore(slot) {
+    const open = kept?.open && slot.querySelector(`[data-group="${kept.open}"]`);
+    if (open) open.open = true;
+    if (kept?.focus) slot.querySelector(kept.focus)?.focus({ preventScroll: true });
+    kept = null;
+  }
+
+  document.addEventListener("DOMContentLoaded", () => {
+    document.body.addEventListener("dispatch:events", (event) => {
+      if (event.detail.some((one) => SUBJECTS.has(one.subject))) drawSoon();
+    });
+    setInterval(() => { if (D.state === "live") drawSoon(); }, EVERY_MS);
+  });
+  document.addEventListener("htmx:beforeSwap", (event) => { if (event.detail.target.id === "crew-slot") keep(event.detail.target); });
+  document.addEventListener("htmx:afterSettle", (event) => { if (event.detail.target?.id === "crew-slot") restore(event.detail.target); });
+})();
