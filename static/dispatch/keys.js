@@ -58,7 +58,8 @@
   };
 
   document.addEventListener("keydown", (event) => {
-    if (event.defaultPrevented) return;
+    /* A key that is held down steps through the jobs, but acts only once. */
+    if (event.defaultPrevented || (event.repeat && !["j", "k"].includes(event.key))) return;
     const dialog = document.querySelector("dialog[open]");
     if (event.key === "Escape") {
       if (dialog) return;

@@ -14,7 +14,7 @@ from dispatch.jobs.models import Job
 from dispatch.technicians import services
 from dispatch.technicians.models import Technician
 from tests.core.threads import Elsewhere
-from tests.e2e.test_board import column, live
+from tests.e2e.test_board import column, live, make_pending, tell_people
 from tests.phones import ignore
 from tests.support import factories as make
 from tests.support.waiting import wait_until
@@ -138,6 +138,21 @@ def test_technician_strip_follows_jobs_and_time(floor, sign_in, waiting):
     Technician.objects.filter(pk=bo.pk).update(on_duty=False)  # no event, as at the end of a shift
     page.clock.fast_forward("01:00")
     expect(crew).to_contain_text("Off duty 1")
+
+
+def test_a_shortcut_that_is_held_down_acts_once(floor, sign_in, waiting):
+    make_pending(floor)
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    tell_people()
+    bar = page.locator("#alert-bar")
+    expect(bar).to_contain_text("2 jobs need a dispatcher")
+    for _ in range(3):
+        page.keyboard.down("x")  # pressed again before the release: repeated
+    expect(bar).not_to_contain_text("2 jobs need a dispatcher")
+    expect(page.get_by_role("alert")).to_be_visible()
+    page.keyboard.up("x")
+    page.keyboard.press("x")
+    expect(page.get_by_role("alert")).to_have_count(0)
 
 
 @pytest.mark.parametrize("width", [1440, 390])
