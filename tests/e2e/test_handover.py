@@ -8,7 +8,10 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from accounts.handover_notes import services as handover_notes
 from accounts.models import HandoverNote, HandoverReading
+from dispatch.core.events import SYSTEM
+from tests.core.threads import Elsewhere
 from tests.e2e.screens import SCREENS
 from tests.e2e.test_board import accessible, live
 from tests.harness.jobs import Floor
@@ -72,6 +75,18 @@ def test_a_hurried_dispatcher_reads_each_note_and_loses_none(floor: Floor, sign_
     page.go_back()
     expect(page.get_by_role("button", name="Go on duty")).to_be_visible()
     assert HandoverNote.objects.filter(author=kim).count() == 1
+
+
+def test_focus_stays_on_the_button_of_a_note_when_another_arrives(floor: Floor, sign_in):
+    dana = make.dispatcher(floor.organization, "Dana", on_duty=True)
+    kim = make.dispatcher(floor.organization, "Kim", on_duty=True)
+    HandoverNote.objects.create(organization=floor.organization, author=kim, text="The gas leak is done.")
+    page = live(sign_in(dana, path="/board/"))
+    page.get_by_role("button", name="Mark as read").focus()
+    leaving = kim.memberships.get().pk
+    Elsewhere(lambda: handover_notes.end_shift(leaving, "Call the Ortegas.", actor=SYSTEM)).finish()
+    expect(page.locator(".handover")).to_have_count(2)
+    expect(page.get_by_role("button", name="Mark as read").first).to_be_focused()
 
 
 def double_click(page: Page, name: str, meanwhile: Callable[[], None]) -> None:

@@ -140,6 +140,18 @@ def test_technician_strip_follows_jobs_and_time(floor, sign_in, waiting):
     expect(crew).to_contain_text("Off duty 1")
 
 
+def test_focus_stays_on_a_link_of_the_panel_that_is_redrawn(floor, sign_in, waiting):
+    twin = floor.started()
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path=f"/board/?job={twin.pk}"))
+    links = page.locator("#drawer-body a:not(.button)")
+    assert links.count() > 1
+    for number in range(links.count()):
+        links.nth(number).focus()
+        moves(twin, f"{number} New Street, Phoenix")
+        expect(page.locator("#drawer-body")).to_contain_text(f"{number} New Street")
+        expect(links.nth(number)).to_be_focused()
+
+
 def test_a_shortcut_that_is_held_down_acts_once(floor, sign_in, waiting):
     make_pending(floor)
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
