@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.exceptions import BadRequest, ValidationError
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
-from django.views.decorators.http import require_GET, require_POST
+from django.views.decorators.http import require_GET, require_http_methods, require_POST
 
 from accounts import services as accounts
 from accounts.handover_notes import services as handover_notes
@@ -50,10 +50,15 @@ def dismiss_tour(request: HttpRequest) -> HttpResponse:
     return HttpResponse(status=204)
 
 
-@require_POST
+@require_http_methods(["GET", "POST"])
 @console_view
 def duty(request: HttpRequest) -> HttpResponse:
-    """Set the user on or off duty (`on_duty` is 1 or 0). A `note` at the end is a hand-over note."""
+    """Set the user on or off duty (`on_duty` is 1 or 0). A `note` at the end is a hand-over note.
+
+    On GET, render the duty of the user, unless the page has `shown` it (1 or 0).
+    """
+    if request.method == "GET":
+        return _render_duty(request)
     note = None
     if request.membership is not None:
         try:
@@ -70,6 +75,14 @@ def duty(request: HttpRequest) -> HttpResponse:
     if note is not None:
         said["dispatch:note"] = {"text": _("Your note is on the board for the next shift."), "tone": "good"}
     return views_base.with_dom_events(answer, said)
+
+
+def _render_duty(request: HttpRequest) -> HttpResponse:
+    if not views_base.is_fragment(request):
+        return HttpResponseRedirect(reverse("home"))
+    if request.membership is None or request.GET.get("shown") == str(int(request.membership.on_duty)):
+        return HttpResponse(status=204)
+    return views_base.render_fragment(request, "console/_duty.html", {})
 
 
 def _set_duty(request: HttpRequest) -> HandoverNote | None:

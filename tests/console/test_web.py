@@ -104,6 +104,9 @@ def test_going_on_duty_and_off_is_recorded(browser):
     shown = client.post("/duty/", {"on_duty": "1"}, headers=HTMX).content.decode()
     assert "On duty" in shown
     assert Membership.objects.get(user=person).on_duty
+    assert client.get("/duty/?shown=1", headers=HTMX).status_code == 204
+    assert "Go off duty" in client.get("/duty/?shown=0", headers=HTMX).content.decode()
+    assert client.get("/duty/").url == "/"
     answer = client.post("/duty/", {"on_duty": "0"}, headers={"Referer": "https://elsewhere.example/"})
     assert answer.url == "/"
     assert not Membership.objects.get(user=person).on_duty

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, expect
 
+from accounts import services as accounts
 from accounts.handover_notes import services as handover_notes
 from accounts.models import HandoverNote, HandoverReading
 from dispatch.core.events import SYSTEM
@@ -75,6 +76,24 @@ def test_a_hurried_dispatcher_reads_each_note_and_loses_none(floor: Floor, sign_
     page.go_back()
     expect(page.get_by_role("button", name="Go on duty")).to_be_visible()
     assert HandoverNote.objects.filter(author=kim).count() == 1
+
+
+def test_another_tab_shows_the_duty_and_keeps_what_is_written(floor: Floor, sign_in):
+    dana = make.dispatcher(floor.organization, "Dana", on_duty=False)
+    kim = make.dispatcher(floor.organization, "Kim", on_duty=False)
+    page = live(sign_in(dana, path="/board/"))
+    other = page.context.new_page()
+    other.goto(page.url.replace("/board/", "/reports/"))
+    live(other).get_by_role("button", name="Go on duty").click()
+    page.get_by_role("button", name="On duty", exact=True).click()
+    note = page.get_by_label("What should the next shift know?")
+    note.fill("The gas leak is done.")
+    with page.expect_response("**/duty/?shown=1"):
+        Elsewhere(lambda: accounts.set_duty(kim.memberships.get().pk, True, actor=SYSTEM)).finish()
+    expect(note).to_have_value("The gas leak is done.")
+    page.get_by_role("button", name="Go off duty").click()
+    expect(page.locator("#notices")).to_contain_text("Your note is on the board for the next shift.")
+    expect(other.get_by_role("button", name="Go on duty")).to_be_visible()
 
 
 def test_focus_stays_on_the_button_of_a_note_when_another_arrives(floor: Floor, sign_in):
