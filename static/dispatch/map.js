@@ -62,12 +62,17 @@
     };
   }
 
-  function describe(marker, words) {
-    marker.words = words;
+  /* Leaflet would read a text as HTML. */
+  function setTip(marker, words) {
     const tip = document.createElement("span");
     tip.textContent = words;
     if (marker.getTooltip()) marker.setTooltipContent(tip);
     else marker.bindTooltip(tip, { direction: "top", offset: [0, -18] });
+  }
+
+  function describe(marker, words) {
+    marker.words = words;
+    setTip(marker, words);
     marker.getElement()?.setAttribute("aria-label", words);
   }
 
@@ -146,7 +151,7 @@
   function aim(marker) {
     const target = nearest(marker);
     mark(target);
-    marker.setTooltipContent(target ? T.get("Assign #{job} to {name}", { job: marker.one.id, name: `\u2068${target.one.name}\u2069` }) : T.get("Drop it on a technician"));
+    setTip(marker, target ? T.get("Assign #{job} to {name}", { job: marker.one.id, name: `\u2068${target.one.name}\u2069` }) : T.get("Drop it on a technician"));
     marker.openTooltip();
   }
 

@@ -113,6 +113,21 @@ def test_map_shows_the_cascade_and_is_accessible(floor: Floor, sign_in, tiles, w
     accessible(page)
 
 
+def test_name_of_a_technician_is_text_while_a_job_is_dragged(floor: Floor, sign_in, tiles):
+    floor.technician("<img src=x class=injected>", km=6)
+    job = floor.started()
+    services.pause(job.pk, actor=MARIA)
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/?map=1"))
+    marker(page, f"#{job.pk}").hover()
+    page.mouse.down()
+    end = marker(page, "injected").bounding_box()
+    page.mouse.move(end["x"] + 17, end["y"] + 27, steps=6)
+    tip = page.locator(".leaflet-tooltip", has_text="Assign")
+    expect(tip).to_have_text(f"Assign #{job.pk} to \u2068<img src=x class=injected>\u2069")
+    expect(page.locator("img.injected")).to_have_count(0)
+    page.mouse.up()
+
+
 def test_outline_is_drawn_while_tiles_cannot_be_loaded(floor: Floor, sign_in, tiles):
     tiles.are_gone = True
     floor.technician("Ann")
