@@ -84,12 +84,32 @@
     }
   }, true);
 
+  /* htmx fires the events of a request on its element, which may have left the page meanwhile. */
+  const RELAYED = ["htmx:beforeOnLoad", "htmx:responseError", "htmx:sendError", "dispatch:note", "dispatch:selected", "claimed"];
+  function relay({ currentTarget, type, detail }) {
+    if (!currentTarget.isConnected) document.body.dispatchEvent(new CustomEvent(type, { detail, bubbles: true }));
+  }
+  document.addEventListener("htmx:beforeSend", ({ detail: { elt } }) => { for (const type of RELAYED) elt.addEventListener(type, relay); });
+
+  /* A part that refreshes itself will do so again, and the page shows whether it is up to date. */
+  function isBackground({ verb, elt, triggeringEvent }) {
+    return verb === "get" && elt !== document.body && (!triggeringEvent || triggeringEvent instanceof CustomEvent);
+  }
+
+  function report({ elt }, text) {
+    const job = !elt.isConnected && elt.closest("#drawer")?.dataset.job; // the panel shows something else by now
+    D.note(job ? `#${job}: ${text}` : text, "attention");
+  }
+
   document.addEventListener("dispatch:note", (event) => D.note(event.detail.text, event.detail.tone));
-  document.addEventListener("htmx:responseError", (event) => {
-    const status = event.detail.xhr.status;
-    D.note(status === 403 ? T.get("You don't have access, or this page has expired. Reload it and try again.") : T.get("That didn't work (error {status}). Nothing was changed. Try again.", { status }), "attention");
+  document.addEventListener("htmx:responseError", ({ detail: { xhr: { status }, requestConfig: asked } }) => {
+    if (status >= 500 && isBackground(asked)) return;
+    if (status === 403) report(asked, T.get("You don't have access, or this page has expired. Reload it and try again."));
+    else if (status >= 500 && asked.verb !== "get") report(asked, T.get("The server failed (error {status}). Check whether your change was saved before trying again.", { status }));
+    else report(asked, T.get("That didn't work (error {status}). Nothing was changed. Try again.", { status }));
   });
-  document.addEventListener("htmx:sendError", (event) => {
-    if (D.state === "live" || event.detail.requestConfig.verb !== "get") D.note(T.get("The server could not be reached. Nothing was changed."), "attention");
+  document.addEventListener("htmx:sendError", ({ detail: { requestConfig: asked } }) => {
+    if (asked.verb !== "get") report(asked, T.get("The server could not be reached. Check whether your change was saved before trying again."));
+    else if (D.state === "live" && !isBackground(asked)) report(asked, T.get("The server could not be reached. Nothing was changed."));
   });
 })();

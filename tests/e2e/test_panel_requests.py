@@ -12,6 +12,7 @@ from playwright.sync_api import Error, Page, Route, expect
 from accounts.tenancy import actor_of
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
+from dispatch.jobs.services import notes
 from tests.e2e.test_board import column, live
 from tests.harness.jobs import Floor
 from tests.support import factories as make
@@ -52,6 +53,11 @@ def settle(page: Page) -> None:
     page.evaluate("() => new Promise((resolve) => setTimeout(resolve, 300))")
 
 
+def open_job(page: Page, job: Job) -> None:
+    column(page, "attention").locator(f'a.open[data-open="{job.pk}"]').click()
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(job.pk))
+
+
 def send_cancellation(page: Page) -> Route:
     """Cancel the open job; the request is held back."""
     page.locator("#act-cancel").click()
@@ -86,8 +92,7 @@ def test_an_earlier_page_that_arrives_late_is_not_shown(page: Page, jobs: list[J
 
 def test_another_job_opened_meanwhile_stays_open_after_a_form_was_sent(page: Page, jobs: list[Job]) -> None:
     sent = send_cancellation(page)
-    column(page, "attention").locator(f'a.open[data-open="{jobs[1].pk}"]').click()
-    expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
+    open_job(page, jobs[1])
     cancel(page, sent, jobs[0])
     expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
 
@@ -96,14 +101,41 @@ def test_refusal_of_a_form_is_reported_although_another_job_was_opened(
     page: Page, floor: Floor, jobs: list[Job]
 ) -> None:
     sent = send_cancellation(page)
-    column(page, "attention").locator(f'a.open[data-open="{jobs[1].pk}"]').click()
-    expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
+    open_job(page, jobs[1])
     kim = actor_of(make.dispatcher(floor.organization, "Kim"))
     services.cancel(jobs[0].pk, "done otherwise", actor=kim)
     sent.continue_()
     expect(page.locator("#notices")).to_contain_text(f"#{jobs[0].pk}: This job has changed. Kim canceled the job")
     expect(page.locator("#notices")).to_contain_text(". Nothing was changed. Review the job and confirm again.")
     expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
+
+
+def test_outcome_of_a_form_is_reported_although_another_job_was_opened(page: Page, jobs: list[Job]) -> None:
+    notices = page.locator("#notices")
+
+    def send_and_leave() -> Route:
+        open_job(page, jobs[0])
+        sent = send_cancellation(page)
+        open_job(page, jobs[1])
+        return sent
+
+    send_and_leave().abort()
+    check = "Check whether your change was saved before trying again."
+    expect(notices).to_contain_text(f"#{jobs[0].pk}: The server could not be reached. {check}")
+    send_and_leave().fulfill(status=502)
+    expect(notices).to_contain_text(f"#{jobs[0].pk}: The server failed (error 502). {check}")
+    send_and_leave().continue_()
+    expect(notices).to_contain_text(f"Job #{jobs[0].pk}: canceled.")
+
+
+def test_part_that_cannot_be_refreshed_is_requested_again_without_a_notice(
+    page: Page, floor: Floor, jobs: list[Job]
+) -> None:
+    kim = actor_of(make.dispatcher(floor.organization, "Kim"))
+    page.route("**/?part=body", lambda route: route.fulfill(status=502), times=1)
+    notes.write_note(jobs[0].pk, "Gate code 1234", actor=kim)
+    expect(page.locator("#drawer-body")).to_contain_text("Kim wrote a note")
+    assert "That didn't work" not in page.locator("#notices").inner_text(), "a notice stays for a while"
 
 
 def test_a_panel_closed_meanwhile_stays_closed_after_a_form_was_sent(page: Page, jobs: list[Job]) -> None:
