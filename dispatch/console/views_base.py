@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 from urllib.parse import urlencode
+from uuid import UUID
 
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -16,10 +17,11 @@ from django.utils.http import url_has_allowed_host_and_scheme
 
 from accounts.models import Membership, Organization, User
 from accounts.sso import sessions as sso
-from accounts.tenancy import SESSION_KEY, NoOrganization, membership_context
+from accounts.tenancy import SESSION_KEY, NoOrganization, membership_context, user_of
 from dispatch.console import health
 from dispatch.console.menu import menu
 from dispatch.core import clock, languages
+from dispatch.core.api import idempotency
 from dispatch.core.api.parsers import is_storable
 from notifications import live_updates
 from notifications.services import phone_confirmation
@@ -118,6 +120,20 @@ def with_dom_events(answer: HttpResponse, happened: dict[str, Any]) -> HttpRespo
     """Trigger these DOM events on the page with this fragment."""
     answer["HX-Trigger"] = json.dumps(happened)
     return answer
+
+
+def run_once(request: HttpRequest, endpoint: str, entered: Any, make: Callable[[], int]) -> None:
+    """Run `make`, which returns the id of what it made, for the `nonce` of a form.
+
+    A form that is sent again, such as after a lost reply, makes one thing. With other `entered` values, it counts
+    as another form.
+    """
+    try:
+        key = f"{UUID(request.POST.get('nonce', ''))}:{idempotency.body_hash(entered)}"
+    except ValueError:  # a page of an earlier release has none
+        key = ""
+    endpoint = f"{endpoint}/{user_of(request).pk}"
+    idempotency.run_once(request.organization.pk, endpoint, key, entered, lambda: (201, {"id": make()}))
 
 
 def return_url(request: HttpRequest) -> str:

@@ -29,20 +29,37 @@
       const { text, nonce } = stored(field);
       if (!text) continue;
       field.value = text;
-      if (nonce) field.form.elements.nonce.value = nonce;
+      if (nonce) {
+        field.ownNonce = field.form.elements.nonce.value;
+        field.form.elements.nonce.value = nonce;
+      }
       const box = field.closest("details");
       if (box) box.open = true;
     }
   }
 
-  /* The form was sent. What was written since then stays, as a new text. */
-  document.addEventListener("htmx:beforeSwap", (event) => {
+  /* The form was sent. What was written since then stays, as a new text. Meanwhile the form may have left the page, and
+     its text may have come back in another one. */
+  document.addEventListener("htmx:beforeOnLoad", (event) => {
     const { requestConfig, xhr } = event.detail;
-    const field = requestConfig?.verb === "post" && requestConfig.elt.querySelector("[data-draft]");
-    if (!field || xhr.status >= 300 || requestConfig.triggeringEvent?.submitter?.name) return;
+    const field = requestConfig.verb === "post" && requestConfig.elt.querySelector("[data-draft]");
+    if (!field || requestConfig.triggeringEvent?.submitter?.name || xhr.getResponseHeader("HX-Redirect")) return;
+    if (xhr.status === 422 && !field.isConnected) reportRefusal(xhr);
+    if (xhr.status >= 300) return;
+    const shown = document.querySelector(`[data-draft="${field.dataset.draft}"]`);
+    const text = shown ? shown.value : stored(field).text;
     const sent = requestConfig.parameters[field.name];
-    store(field, field.value.startsWith(sent) ? field.value.slice(sent.length).trimStart() : field.value);
+    const rest = text.startsWith(sent) ? text.slice(sent.length).trimStart() : text;
+    store(field, rest);
+    if (!shown || shown === field) return;
+    shown.value = rest;
+    if (shown.ownNonce) shown.form.elements.nonce.value = shown.ownNonce;
   });
+
+  function reportRefusal(xhr) {
+    const page = new DOMParser().parseFromString(xhr.response, "text/html");
+    window.Dispatch.note(page.querySelector("[role=alert]").textContent.trim(), "attention");
+  }
 
   document.addEventListener("input", (event) => { if (event.target.matches("[data-draft]")) keep(event.target); });
   document.addEventListener("htmx:afterSettle", restore);

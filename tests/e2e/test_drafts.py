@@ -16,6 +16,7 @@ from tests.e2e.test_board import accessible, live
 from tests.harness.jobs import MARIA, Floor
 from tests.jobs.test_answer_channels import texting  # noqa: F401
 from tests.support import factories as make
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -115,6 +116,55 @@ def test_what_is_written_while_a_note_is_being_sent_stays(floor: Floor, sign_in)
     expect(page.locator("#notes-list li")).to_contain_text(["First"])
     expect(note_of(page)).to_have_value("Second")
     assert JobNote.objects.get().text == "First"
+
+
+def test_a_text_whose_reply_is_lost_or_late_is_sent_once(texting: Floor, sign_in):  # noqa: F811
+    ann = texting.technician("Ann", max_open_jobs=5)
+    job, other = texting.started(), texting.started()
+    for one in (job, other):
+        services.assign(one.pk, ann.pk, actor=MARIA)
+    page = live(sign_in(make.dispatcher(texting.organization, "Dana"), path=ADDRESS.format(job.pk)))
+    page.locator("#thread summary").click()
+    text, send = page.get_by_label("Text: Ann"), page.get_by_role("button", name="Send text")
+    sent = page.locator("#thread-list li.ours")
+
+    def lose_reply(route: Route) -> None:
+        route.fetch()
+        route.abort()
+
+    page.route("**/texts/", lose_reply)
+    text.fill("Bring the long ladder")
+    with page.expect_event("requestfailed"):
+        send.click()
+    expect(page.locator("#notices")).to_contain_text("could not be reached")
+    expect(text).to_have_value("Bring the long ladder")
+    page.unroute("**/texts/")
+    send.click()
+    expect(text).to_have_value("")
+    expect(sent).to_have_count(1)
+    text.fill("Bring the long ladder")
+    send.click()
+    expect(sent).to_have_count(2)
+
+    held: list[Route] = []
+    page.route(
+        "**/texts/", lambda route: held.append(route) if route.request.method == "POST" else route.continue_()
+    )
+    text.fill("Ring twice")
+    send.click()
+    wait_until(lambda: page.wait_for_timeout(20) or held)
+    open_job(page, other)
+    expect(text).to_have_value("")
+    open_job(page, job)
+    expect(text).to_have_value("Ring twice")
+    with page.expect_response("**/texts/"):
+        held[0].continue_()
+    expect(text).to_have_value("")
+    open_job(page, other)
+    open_job(page, job)
+    expect(text).to_have_value("")
+    bodies = Text.objects.filter(purpose="thread").order_by("pk").values_list("body", flat=True)
+    assert list(bodies) == ["Bring the long ladder"] * 2 + ["Ring twice"]
 
 
 def test_an_unsent_text_to_a_technician_stays_and_is_gone_after_signing_out(texting: Floor, sign_in):  # noqa: F811

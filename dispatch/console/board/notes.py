@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import uuid4
 
 from django.core.exceptions import ValidationError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, JsonResponse
@@ -15,7 +15,6 @@ from accounts.models import Membership
 from accounts.tenancy import user_of
 from dispatch.console import views_base
 from dispatch.console.views_base import console_view
-from dispatch.core.api import idempotency
 from dispatch.core.ids import read_id, read_ids
 from dispatch.jobs.models import Job, JobNote
 from dispatch.jobs.models.notes import MAX_NOTE_TEXT
@@ -55,13 +54,13 @@ def show_notes(request: HttpRequest, job_id: int) -> HttpResponse:
         return HttpResponseRedirect(f"{reverse('console:board')}?job={job.pk}")
     shown = build_notes(request, job, before=before, begin=_shown_from(request))
     given = {"job": job, "notes": shown, "note_refused": refused, "note_text": text}
+    status = 422 if refused else 200
     if not views_base.is_fragment(request):
-        status = 422 if refused else 200
         return views_base.render_page(
             request, "console/board/note.html", {**given, "current": "board"}, status=status
         )
     part = PARTS.get(request.GET.get("part", ""), "_notes")
-    return views_base.render_fragment(request, f"console/board/{part}.html", given)
+    return views_base.render_fragment(request, f"console/board/{part}.html", given, status=status)
 
 
 @require_GET
@@ -130,22 +129,10 @@ def _shown_from(request: HttpRequest) -> int | None:
 
 
 def _write_note(request: HttpRequest, job: Job, text: str) -> None:
-    """Write the note of the form. A form that is sent again, such as after a lost reply, leaves one note.
-
-    One whose text was changed in between is another note.
-    """
-
-    def make() -> tuple[int, dict[str, Any]]:
-        return 201, {"id": notes.write_note(job.pk, text, actor=request.actor).pk}
-
-    try:
-        nonce = UUID(request.POST.get("nonce", ""))
-    except ValueError:  # a page of an earlier release has none
-        key = ""
-    else:
-        key = f"{nonce}:{idempotency.body_hash(text)}"
-    endpoint = f"{ENDPOINT}/{job.pk}/{user_of(request).pk}"
-    idempotency.run_once(request.organization.pk, endpoint, key, text, make)
+    """Write the note of the form, once."""
+    views_base.run_once(
+        request, f"{ENDPOINT}/{job.pk}", text, lambda: notes.write_note(job.pk, text, actor=request.actor).pk
+    )
 
 
 def _delete_note(request: HttpRequest, job: Job) -> None:

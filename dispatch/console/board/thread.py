@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+from uuid import uuid4
 
 from django.core.exceptions import ValidationError
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
@@ -21,6 +22,7 @@ from dispatch.jobs.services import threads
 from dispatch.telephony.error_texts import describe_error
 from dispatch.telephony.models import Text
 
+ENDPOINT = "console/texts"
 # The latest texts that the panel shows.
 MAX_TEXTS = 100
 _SENDING = frozenset({"created", "requesting", "unknown"})
@@ -39,8 +41,7 @@ def show_thread(request: HttpRequest, job_id: int) -> HttpResponse:
             if request.POST.get("do") == "handled":
                 threads.mark_handled(job.pk, actor=request.actor)
             else:
-                technician = read_id(request.POST.get("technician"))
-                threads.send(job.pk, body, technician_id=technician, actor=request.actor)
+                _send_text(request, job, body)
                 body = ""
         except Conflict as conflict:
             refused = str(conflict.detail)
@@ -50,7 +51,8 @@ def show_thread(request: HttpRequest, job_id: int) -> HttpResponse:
         return HttpResponseRedirect(f"{reverse('console:board')}?job={job.pk}")
     part = "_thread_list" if request.GET.get("part") == "list" else "_thread"
     given = {"job": job, "thread": build_thread(job), "thread_refused": refused, "thread_body": body}
-    return views_base.render_fragment(request, f"console/board/{part}.html", given)
+    status = 422 if refused else 200
+    return views_base.render_fragment(request, f"console/board/{part}.html", given, status=status)
 
 
 def build_thread(job: Job) -> dict[str, Any]:
@@ -65,7 +67,19 @@ def build_thread(job: Job) -> dict[str, Any]:
         "why_not": threads.why_not_textable(job, to[0]) if len(to) == 1 else "",
         "longest": threads.LONGEST,
         "can_compose": bool(to) and job.status != Job.Status.CANCELLED,
+        "nonce": uuid4(),
     }
+
+
+def _send_text(request: HttpRequest, job: Job, body: str) -> None:
+    """Send the text of the form, once."""
+    technician = read_id(request.POST.get("technician"))
+    views_base.run_once(
+        request,
+        f"{ENDPOINT}/{job.pk}",
+        [technician, body],
+        lambda: threads.send(job.pk, body, technician_id=technician, actor=request.actor).pk,
+    )
 
 
 def _entry(row: JobText) -> dict[str, Any]:
