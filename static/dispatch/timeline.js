@@ -1,4 +1,4 @@
-/* The timeline: open jobs in the panel, keep the chart current, and drag jobs.
+/* The timeline: keep the chart current, and drag jobs. The panel is in timeline_panel.js.
 
    A job dropped on a technician opens the form that assigns it; a bar moved or resized opens the form that corrects the
    arrival window or the duration. Warnings are shown before the drop. Nothing changes until the form is confirmed. */
@@ -21,49 +21,6 @@
   let isCanceled = false; // the drag was canceled, and the pointer is still pressed
   const checks = new Map(); // job id → promise of its warnings
 
-  function slot() { return document.getElementById("drawer-slot"); }
-  function openJob() { return document.getElementById("drawer")?.dataset.job || ""; }
-
-  function address(changed) {
-    const query = new URLSearchParams(location.search);
-    for (const [name, value] of Object.entries(changed)) value ? query.set(name, value) : query.delete(name);
-    const text = query.toString();
-    return page.dataset.chart + (text ? "?" + text : "");
-  }
-
-  /* --- the panel ---------------------------------------------------------------------------------------------------- */
-  function markOpen() {
-    page.classList.toggle("with-drawer", slot().childElementCount > 0);
-    for (const link of page.querySelectorAll("a[data-open]")) {
-      if (openJob() && link.dataset.open === openJob()) link.setAttribute("aria-current", "true");
-      else link.removeAttribute("aria-current");
-    }
-  }
-
-  async function load(path) {
-    await window.htmx.ajax("GET", path, { target: "#drawer-slot", swap: "innerHTML" });
-  }
-
-  async function open(id, { act = "", query = "" } = {}) {
-    await load(page.dataset.job.replace("/0/", `/${id}/`) + (act ? `act/${act}/` : "") + query);
-    history.replaceState(null, "", address({ job: id }));
-  }
-
-  function close() {
-    const id = openJob();
-    slot().replaceChildren();
-    history.replaceState(null, "", address({ job: "" }));
-    markOpen();
-    (page.querySelector(`a[data-open="${id}"]`) || document.getElementById("main")).focus({ preventScroll: true });
-  }
-
-  function settled() {
-    markOpen();
-    for (const one of document.querySelectorAll(".no-script")) one.hidden = true;
-    const first = slot().querySelector("#refused") || slot().querySelector("#ask [data-do]") || slot().querySelector("#drawer-title");
-    first?.focus({ preventScroll: true });
-  }
-
   function showNow() {
     const now = page.querySelector(".now");
     const rows = page.querySelector(".rows");
@@ -80,7 +37,7 @@
     timer = 0;
     if (drag || fetching) return refreshSoon();
     fetching = true;
-    const asked = address({ job: "" });
+    const asked = D.panel.address({ job: "" });
     let html;
     try {
       const answer = await fetch(asked, { headers: { "HX-Request": "true" } });
@@ -96,7 +53,7 @@
     } finally {
       fetching = false;
     }
-    if (drag || asked !== address({ job: "" })) return refreshSoon();
+    if (drag || asked !== D.panel.address({ job: "" })) return refreshSoon();
     checks.clear();
     const rows = page.querySelector(".rows");
     const list = page.querySelector(".tray ol");
@@ -109,7 +66,7 @@
     const tray = page.querySelector(".tray ol");
     if (tray) [tray.scrollTop, tray.scrollLeft] = at.slice(2);
     if (had) page.querySelector(`a[data-open="${had}"]`)?.focus({ preventScroll: true });
-    markOpen();
+    D.panel.markOpen();
   }
 
   /* --- dragging ------------------------------------------------------------------------------------------------------- */
@@ -294,12 +251,12 @@
     swallowClick();
     tidy(done);
     if (!done.target || done.time === null) return;
-    if (done.resizes) open(done.job, { act: "correct", query: `?expected_minutes=${done.length}` });
+    if (done.resizes) D.panel.open(done.job, { act: "correct", query: `?expected_minutes=${done.length}` });
     else if (done.target !== done.row) {
       const window = isMoved(done) && !hasEnded(done) ? windowAt(done) : {};
-      open(done.job, { act: "assign", query: `?${new URLSearchParams({ technician: done.target.dataset.technician, ...window })}` });
+      D.panel.open(done.job, { act: "assign", query: `?${new URLSearchParams({ technician: done.target.dataset.technician, ...window })}` });
     } else if (isMoved(done)) {
-      open(done.job, { act: "correct", query: `?${new URLSearchParams(windowAt(done))}` });
+      D.panel.open(done.job, { act: "correct", query: `?${new URLSearchParams(windowAt(done))}` });
     }
   }
 
@@ -341,41 +298,20 @@
   /* --- events --------------------------------------------------------------------------------------------------------- */
   document.addEventListener("DOMContentLoaded", () => {
     page = document.getElementById("timeline");
-    for (const one of document.querySelectorAll(".no-script")) one.hidden = true;
-    markOpen();
     showNow();
     document.addEventListener("pointerdown", () => { isCanceled = false; }, true);
     page.addEventListener("pointerdown", began);
     document.addEventListener("pointermove", moved);
     document.addEventListener("pointerup", dropped);
     document.addEventListener("pointercancel", cancelDrag);
-    document.addEventListener("click", (event) => {
-      if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
-      const link = event.target.closest("a[data-open]");
-      if (link) {
-        event.preventDefault();
-        open(link.dataset.open);
-      } else if (event.target.closest("#drawer-close, [data-close-drawer]")) {
-        event.preventDefault();
-        close();
-      }
-    });
     document.addEventListener("keydown", (event) => {
       if (document.querySelector("dialog[open]")) return;
       if (event.key === "Escape" && drag) return cancelDrag();
-      if (event.key === "Escape" && document.getElementById("drawer")) {
-        const back = document.getElementById("ask-back");
-        if (back) back.click();
-        else close();
-      }
+      if (event.key === "Escape") D.panel.goBack();
       if (event.key === "?" && !event.target.closest("input, textarea, select")) document.getElementById("keys").showModal();
-    });
-    document.addEventListener("htmx:afterSettle", (event) => {
-      if (event.detail.target?.id === "drawer-slot") settled();
     });
     document.body.addEventListener("dispatch:events", (event) => {
       if (event.detail.some((one) => one.job || one.subject === "technician")) refreshSoon();
-      if (event.detail.some((one) => String(one.job) === openJob())) for (const part of document.querySelectorAll("#drawer-body, #notes-list")) window.htmx.trigger(part, "refresh");
     });
     document.body.addEventListener("dispatch:refetch", refreshSoon);
     setInterval(() => { if (!document.hidden) refreshSoon(); }, EVERY_MS);

@@ -1,0 +1,79 @@
+"""The panel of the timeline shows the job that was opened last, and stays current."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+from dispatch.jobs import services
+from dispatch.jobs.models import Job
+from tests.e2e.test_board import elsewhere, live
+from tests.e2e.test_notes import write_many
+from tests.e2e.test_panel_requests import OTHER_PHONE, cancel, first, hold, send_cancellation
+from tests.harness.jobs import MARIA, Floor
+from tests.jobs.test_answer_channels import reply, texting  # noqa: F401
+from tests.support import factories as make
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture
+def jobs(floor: Floor) -> list[Job]:
+    """Two jobs for which nobody is near."""
+    return [floor.started(), floor.started(customer_phone=OTHER_PHONE, address="9 Elm Street, Phoenix, AZ 85003")]
+
+
+@pytest.fixture
+def page(floor: Floor, sign_in: Callable[..., Page], jobs: list[Job]) -> Page:
+    dana = make.dispatcher(floor.organization, "Dana")
+    return live(sign_in(dana, path=f"/board/timeline/?job={jobs[0].pk}"))
+
+
+def choose(page: Page, job: Job) -> None:
+    page.locator(f'.tray a[data-open="{job.pk}"]').click()
+
+
+def expect_open(page: Page, job: Job) -> None:
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(job.pk))
+    assert page.url.endswith(f"job={job.pk}")
+
+
+def test_job_that_was_opened_last_stays_open(page: Page, jobs: list[Job]) -> None:
+    one, other = jobs
+    slow: list[Route] = hold(page, f"**/board/jobs/{other.pk}/", "GET")
+    choose(page, other)
+    first(page, slow)
+    page.unroute(f"**/board/jobs/{other.pk}/")
+    choose(page, one)
+    page.locator("#act-correct").click()
+    expect(page.locator("#ask")).to_be_visible()
+    expect_open(page, one)
+    page.route(f"**/board/jobs/{other.pk}/", lambda route: route.fulfill(status=404), times=1)
+    choose(page, other)
+    expect(page.locator("#notices")).to_contain_text("That didn't work (error 404)")
+    expect_open(page, one)
+    page.locator("#ask-back").click()
+    expect(page.locator("#ask")).to_have_count(0)
+    sent = send_cancellation(page)
+    choose(page, other)
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(other.pk))
+    cancel(page, sent, one)
+    expect(page.locator("#notices")).to_contain_text(f"Job #{one.pk}: canceled.")
+    expect_open(page, other)
+
+
+def test_texts_and_missed_changes_appear_in_the_panel(texting: Floor, sign_in: Callable[..., Page]) -> None:  # noqa: F811
+    ann = texting.technician("Ann")
+    job = texting.started()
+    services.assign(job.pk, ann.pk, actor=MARIA)
+    dana = make.dispatcher(texting.organization, "Dana")
+    page = live(sign_in(dana, path=f"/board/timeline/?job={job.pk}"))
+    expect(page.locator("#thread-list")).to_be_hidden()
+    elsewhere(lambda: reply(texting, ann, "My truck broke down on I-17."))
+    expect(page.locator("#thread-list")).to_contain_text("My truck broke down on I-17.")
+    expect(page.get_by_role("button", name="No reply needed")).to_be_visible()
+    write_many(job, dana, 2)
+    page.evaluate("document.body.dispatchEvent(new CustomEvent('dispatch:refetch', { detail: {} }))")
+    expect(page.locator("#notes-count")).to_have_text("2")
