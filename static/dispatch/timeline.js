@@ -305,10 +305,10 @@
     document.addEventListener("pointerup", dropped);
     document.addEventListener("pointercancel", cancelDrag);
     document.addEventListener("keydown", (event) => {
-      if (document.querySelector("dialog[open]")) return;
+      if (event.defaultPrevented || document.querySelector("dialog[open]")) return;
       if (event.key === "Escape" && drag) return cancelDrag();
       if (event.key === "Escape") D.panel.goBack();
-      if (event.key === "?" && !event.target.closest("input, textarea, select")) document.getElementById("keys").showModal();
+      if (event.key === "?" && D.stored("shortcuts", "1") === "1" && !event.target.closest("input, textarea, select")) document.getElementById("keys").showModal();
     });
     document.body.addEventListener("dispatch:events", (event) => {
       if (event.detail.some((one) => one.job || one.subject === "technician")) refreshSoon();
