@@ -19,6 +19,7 @@
   let shown = new Map(); // "job-1" → its marker
   let fitted = ""; // what the view was fitted to
   let drags = null; // the marker that is dragged
+  let asked = 0; // number of requests for the points so far
 
   function add(tag, properties) {
     return new Promise((resolve, reject) => {
@@ -268,6 +269,8 @@
       failed = true;
       return false;
     }
+    asked += 1;
+    const own = asked;
     let told;
     try {
       const answer = await fetch(`${board.dataset.points}?${query}`, { headers: { "HX-Request": "true" } });
@@ -281,6 +284,7 @@
       return true;
     }
     if (failed) return false;
+    if (own !== asked) return true; // the points were requested again meanwhile
     if (drags || slot.hidden) return true;
     if (chart && !slot.contains(chart.box)) { // the outline replaced it
       chart.map.remove();

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from dispatch.jobs import services
 from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
 from tests.e2e.test_board import accessible, live
+from tests.e2e.test_panel_requests import first, settle
 from tests.harness.jobs import MARIA, Floor
 from tests.support import factories as make
 
@@ -126,6 +127,24 @@ def test_name_of_a_technician_is_text_while_a_job_is_dragged(floor: Floor, sign_
     expect(tip).to_have_text(f"Assign #{job.pk} to \u2068<img src=x class=injected>\u2069")
     expect(page.locator("img.injected")).to_have_count(0)
     page.mouse.up()
+
+
+def test_late_answer_does_not_replace_what_was_drawn_after_it(floor: Floor, sign_in, tiles):
+    floor.technician("Ann", km=6)
+    job = floor.started()
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/?map=1"))
+    caption = page.locator("#map figcaption")
+    expect(caption).to_contain_text("1 open job, 1 technician")
+    held: list[Route] = []
+    page.route("**/map/points/*", lambda route: route.fallback() if held else held.append(route))
+    page.evaluate("() => void window.Dispatch.board.drawMap()")
+    late = first(page, held)
+    answer = late.fetch()
+    page.evaluate("id => window.Dispatch.board.open(id)", str(job.pk))
+    expect(caption).to_contain_text(f"Job #{job.pk} with its candidates")
+    late.fulfill(response=answer)
+    settle(page)
+    assert f"Job #{job.pk} with its candidates" in caption.inner_text()
 
 
 def test_outline_is_drawn_while_tiles_cannot_be_loaded(floor: Floor, sign_in, tiles):
