@@ -121,7 +121,7 @@
         shown.set(key, marker);
       }
       Object.assign(marker, { look, one });
-      describe(marker, one.words + (one.is_old ? ", position more than an hour old" : ""));
+      describe(marker, one.is_old ? T.get("{state}, position more than an hour old", { state: one.words }) : one.words);
     }
     for (const [key, marker] of shown) {
       if (key.startsWith(`${prefix}-`) && !seen.has(key)) {
@@ -231,7 +231,7 @@
       layer.on("clusterkeydown", (event) => onPress(event, () => layer.fire("clusterclick", event)));
       return layer;
     };
-    chart = { slot, box, map, caption: words, lines: L.layerGroup().addTo(map), technicians: group("technicians", "technicians").addTo(map), jobs: group("jobs", "jobs").addTo(map) };
+    chart = { slot, box, map, caption: words, lines: L.layerGroup().addTo(map), technicians: group("technicians", T.get("technicians")).addTo(map), jobs: group("jobs", T.get("jobs")).addTo(map) };
     shown = new Map();
     addTiles();
     new ResizeObserver(() => { if (chart?.map === map) map.invalidateSize(); }).observe(box);

@@ -226,7 +226,7 @@
     const last = end + windowMinutes(drag) * 60 + workload.drive_s;
     const later = workload.planned.filter(([from, until]) => from > last || until < begin - workload.drive_s).length;
     const count = workload.open - later;
-    return count >= workload.max ? `${count} of ${workload.max} open job${workload.max === 1 ? "" : "s"} at that time` : "";
+    return count >= workload.max ? T.plural("{open} of {count} open job at that time", "{open} of {count} open jobs at that time", workload.max, { open: count }) : "";
   }
 
   /* Where an element begins on its track, and how long it is. Reading it from the layout would compute that first. */

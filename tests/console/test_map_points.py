@@ -12,7 +12,8 @@ from django.urls import reverse
 from accounts.models import Organization
 from dispatch.console.board import map_data
 from dispatch.console.board.filters import Filters
-from dispatch.jobs.models import Job
+from dispatch.core import clock, languages
+from dispatch.jobs.models import Job, Offer
 from tests.harness.jobs import started_job
 from tests.support import factories as make
 
@@ -41,6 +42,20 @@ def test_more_jobs_need_no_more_statements() -> None:
     for _ in range(3):
         assigned_job(organization, service)
     assert count_statements(organization) == before
+
+
+def test_states_of_calls_are_in_the_users_language() -> None:
+    organization = make.organization()
+    job = assigned_job(organization, make.service_type(organization))
+    ringing = {"status": "pending", "ringing_since": clock.now()}
+    for attempt, fields in enumerate(({"status": "declined"}, ringing), start=1):
+        Offer.objects.create(
+            organization=organization, job=job, technician=make.technician(organization), attempt=attempt,
+            expires_at=clock.now(), **fields,
+        )  # fmt: skip
+    data = map_data.load_map_data(organization, Filters(), job, map_data.MAX_GROUPED)
+    with languages.override("es"):
+        assert [call["words"] for call in map_data.build_points(data)["calls"]] == ["rechazada", "sonando"]
 
 
 def test_points_of_another_organization_are_not_shown() -> None:

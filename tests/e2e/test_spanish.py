@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 
 import pytest
 from playwright.sync_api import Page, expect
 
 from accounts.models import User
+from dispatch.core import clock
+from dispatch.jobs import services
 from dispatch.jobs.models import Job
+from dispatch.technicians.models import Technician
 from tests.e2e.test_attention import shot
 from tests.e2e.test_board import accessible, live, tell_people
-from tests.harness.jobs import Floor
+from tests.e2e.test_map import tiles  # noqa: F401
+from tests.e2e.test_timeline import grab
+from tests.harness.jobs import MARIA, Floor
 from tests.support import factories as make
 
 pytestmark = pytest.mark.browser
@@ -69,6 +75,29 @@ def test_two_dispatchers_follow_one_job_each_in_their_language(floor: Floor, sig
         expect(card).to_contain_text("Bob")
     assert floor.job(job).technician == bob
     expect(page.locator("#notices")).to_contain_text(f"Trabajo #{job.pk}: asignado.")
+
+
+def test_markers_of_the_map_and_limits_on_the_timeline_are_in_spanish(floor: Floor, sign_in, tiles):  # noqa: F811
+    bob = floor.technician("Bob", max_open_jobs=1)
+    floor.technician("Ann")  # where Bob is
+    floor.technician("Kim", km=20)
+    Technician.objects.update(position_at=clock.now() - timedelta(hours=2))
+    services.assign(floor.started().pk, bob.pk, actor=MARIA, confirm_unfit=True)
+    job = floor.started(customer_phone="+16025550177")
+    services.pause(job.pk, actor=MARIA)
+    page = sign_in(spanish(make.dispatcher(floor.organization, "Dana")), path="/board/?map=1")
+    expect(page.locator('#map [aria-label*="Kim"]')).to_have_attribute(
+        "aria-label", "Kim, disponible, posición de hace más de una hora"
+    )
+    expect(page.locator("#map .group.technicians")).to_have_text("2técnicos")
+    expect(page.locator("#map .group.jobs")).to_have_text("2trabajos")
+    page.goto(page.url.split("/board")[0] + "/board/timeline/")
+    expect(page.locator("#connection")).to_have_text("En vivo")
+    grab(page, page.locator(f'.tray [data-drag="{job.pk}"]'))
+    box = page.locator(f'.technician[data-technician="{bob.pk}"] .track').bounding_box()
+    page.mouse.move(box["x"] + 200, box["y"] + box["height"] / 2, steps=5)
+    expect(page.locator(".dragged .bad")).to_contain_text("1 de 1 trabajo abierto a esa hora")
+    page.mouse.up()
 
 
 @pytest.mark.parametrize(

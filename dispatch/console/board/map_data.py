@@ -158,7 +158,7 @@ def _calls(data: MapData) -> list[dict[str, Any]]:
             "job": offer.job_id,
             "technician": offer.technician_id,
             "tone": _TONES.get(Offer.Status(offer.status), "off"),
-            "words": "ringing" if offer.is_ringing else offer.get_status_display().lower(),
+            "words": _("ringing") if offer.is_ringing else offer.get_status_display().lower(),
             "is_live": offer.status == Offer.Status.PENDING,
         }
         for offer in rows
