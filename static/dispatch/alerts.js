@@ -10,6 +10,8 @@
   const TOAST_MS = 10000;
   const MOST_TOASTS = 3;
   const LOCK = "dispatch-sound";
+  /* As the server writes exact times: "Mon, Dec 7, 2026, 09:00:00 MST". */
+  const EXACT = { weekday: "short", year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short" };
   const D = window.Dispatch;
   const title = document.title;
   const alerts = new Map(); // open critical ones, by id
@@ -249,7 +251,7 @@
   function ageOf(row) {
     const time = element("time", "", "small");
     time.dateTime = since(row);
-    time.title = new Date(since(row)).toLocaleString(document.documentElement.lang);
+    time.title = new Date(since(row)).toLocaleString(document.documentElement.lang, { ...EXACT, timeZone: box.dataset.zone });
     return time;
   }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from dispatch.capacity import account_outages
 from dispatch.capacity.models import ProviderAccount
+from dispatch.console.templatetags.console import exact
 from dispatch.core import clock
 from dispatch.jobs.models import Job, Submission
 from notifications.models import Notification
@@ -147,6 +148,9 @@ def test_the_list_of_alerts_opens_in_the_flow_of_the_page(floor, sign_in, burst)
     bar.get_by_role("button", name="Acknowledge all").click()
     expect(bar).to_contain_text(f"Press again to acknowledge {MANY} alerts")
     assert not Notification.objects.filter(acknowledged_at__isnull=False).exists()
+    begun = bar.locator("time").first
+    moment = datetime.fromisoformat(begun.get_attribute("datetime") or "")
+    expect(begun).to_have_attribute("title", exact(moment, floor.organization.time_zone))
     bar.get_by_role("button", name="Acknowledge oldest").click()
     expect(bar).to_contain_text(f"{MANY - 1} jobs need a dispatcher")
     oldest = Notification.objects.filter(level="critical").order_by("pk").first()
