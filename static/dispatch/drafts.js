@@ -57,8 +57,8 @@
   });
 
   function reportRefusal(xhr) {
-    const page = new DOMParser().parseFromString(xhr.response, "text/html");
-    window.Dispatch.note(page.querySelector("[role=alert]").textContent.trim(), "attention");
+    const refused = new DOMParser().parseFromString(xhr.response, "text/html").querySelector("[role=alert]");
+    if (refused) window.Dispatch.note(refused.textContent.trim(), "attention");
   }
 
   document.addEventListener("input", (event) => { if (event.target.matches("[data-draft]")) keep(event.target); });

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, Route, expect
 
 from dispatch.jobs import services
 from dispatch.jobs.models import Job, JobNote
-from dispatch.telephony.models import Text
+from dispatch.telephony.models import OptOut, Text
 from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
 from tests.e2e.test_board import accessible, live
@@ -163,6 +163,13 @@ def test_a_text_whose_reply_is_lost_or_late_is_sent_once(texting: Floor, sign_in
     open_job(page, other)
     open_job(page, job)
     expect(text).to_have_value("")
+    text.fill("One more thing")
+    send.click()
+    wait_until(lambda: page.wait_for_timeout(20) or held[1:])
+    open_job(page, other)
+    OptOut.objects.create(organization=texting.organization, phone=ann.phone)
+    held[1].continue_()
+    expect(page.locator("#notices")).to_contain_text("Ann has opted out of texts.")
     bodies = Text.objects.filter(purpose="thread").order_by("pk").values_list("body", flat=True)
     assert list(bodies) == ["Bring the long ladder"] * 2 + ["Ring twice"]
 
