@@ -89,8 +89,8 @@ def test_markers_of_the_map_and_limits_on_the_timeline_are_in_spanish(floor: Flo
     expect(page.locator('#map [aria-label*="Kim"]')).to_have_attribute(
         "aria-label", "Kim, disponible, posición de hace más de una hora"
     )
-    expect(page.locator("#map .group.technicians")).to_have_text("2técnicos")
-    expect(page.locator("#map .group.jobs")).to_have_text("2trabajos")
+    expect(page.locator("#map .group.technicians")).to_have_text(["2técnicos"])
+    expect(page.locator("#map .group.jobs")).to_have_text(["2trabajos"])
     page.goto(page.url.split("/board")[0] + "/board/timeline/")
     expect(page.locator("#connection")).to_have_text("En vivo")
     grab(page, page.locator(f'.tray [data-drag="{job.pk}"]'))
