@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from html import unescape
@@ -20,6 +19,7 @@ from dispatch.schedules.api.timings import occurrences_of
 from dispatch.schedules.kinds.base import Outcome, canceled
 from dispatch.schedules.models import ConcurrencyLimit, Run, Schedule
 from dispatch.schedules.services import worker
+from tests.console.schedule_forms import filled, form, text
 from tests.harness.schedules import World, noting
 from tests.support import factories as make
 
@@ -39,37 +39,6 @@ def world(transactional_db: None) -> Iterator[World]:
 def dora(world: World, browser: Callable[..., Client]) -> Client:
     """A dispatcher's browser."""
     return browser(make.dispatcher(world.organization, "Dora"))
-
-
-def text(answer: Any) -> str:
-    """Return the text of the page's main part, without tags."""
-    assert answer.status_code in (200, 422), answer.content[:500]
-    page = answer.content.decode()
-    page = page[page.find("<main") :] if "<main" in page else page
-    return unescape(" ".join(re.sub(r"<[^>]+>", " ", page).split()))
-
-
-def form(**fields: str) -> dict[str, str]:
-    return {
-        "kind": "http", "name": "Ping the boiler", "p-url": "https://example.com/hook", "p-method": "POST",
-        "how": "cron", "cron": "0 9 * * MON#1", "time_zone": "America/Phoenix", **fields,
-    }  # fmt: skip
-
-
-def filled(page: str) -> dict[str, str]:
-    """Return what a browser would submit for the form as rendered."""
-    found: dict[str, str] = {}
-    shown = page[page.index('id="schedule-form"') : page.index("</form>", page.index('id="schedule-form"'))]
-    for tag in re.findall(r"<input[^>]*>", shown):
-        given = {name: unescape(value) for name, value in re.findall(r'([\w-]+)="([^"]*)"', tag)}
-        if given.get("type") != "radio" or " checked" in tag:
-            found[given["name"]] = given.get("value", "")
-    for name, inner in re.findall(r'<textarea[^>]* name="([^"]+)"[^>]*>(.*?)</textarea>', shown, re.DOTALL):
-        found[name] = unescape(inner)
-    for name, inner in re.findall(r'<select[^>]* name="([^"]+)"[^>]*>(.*?)</select>', shown, re.DOTALL):
-        options = re.findall(r'<option value="([^"]*)"( selected)?', inner)
-        found[name] = next((value for value, chosen in options if chosen), options[0][0])
-    return found
 
 
 def test_empty_list_explains_what_appears_there(dora: Client) -> None:

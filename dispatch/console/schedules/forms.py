@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -11,20 +11,19 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from django.http import HttpRequest
+from django.utils.text import normalize_newlines
 from rest_framework.exceptions import APIException
 from rest_framework.serializers import BaseSerializer
 
 from accounts.auth.permissions import ROLE_MAY
 from accounts.models import Organization, time_zones
+from dispatch.console.schedules.payload_fields import PAYLOADS, Field
 from dispatch.core import clock
 from dispatch.core.api.parsers import load_json
 from dispatch.core.api.problems import ProblemFormatter
 from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
-from dispatch.jobs.models import ServiceType
-from dispatch.leads.models import Campaign
-from dispatch.outbox.models import Endpoint
 from dispatch.schedules import kinds
 from dispatch.schedules.api.serializers import RunNowSerializer, ScheduleFormSerializer
 from dispatch.schedules.api.timings import TimingSerializer, occurrences_of, preview_of
@@ -32,7 +31,6 @@ from dispatch.schedules.models import ConcurrencyLimit, ExclusionCalendar, Misse
 from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services.anchors import anchor_after
 
-Choices = Callable[[Organization], list[tuple[str, str]]]
 # Kinds of timing by the field that decides, in the order of the form.
 TIMINGS = (
     ("once", mark("Once")), ("every", mark("Repeating")), ("cron", mark("Cron expression")),
@@ -48,81 +46,6 @@ USUAL = (
 )
 
 
-@dataclass(frozen=True)
-class Field:
-    """One input. `type` is the type of an HTML input, or textarea, json or select."""
-
-    name: str
-    label: str
-    type: str = "text"
-    required: bool = False
-    help: str = ""
-    choices: Choices | None = None
-    wide: bool = False
-
-
-def _services(organization: Organization) -> list[tuple[str, str]]:
-    rows = ServiceType.objects.of(organization).filter(is_active=True)
-    return list(rows.values_list("code", "name"))
-
-
-def _campaigns(organization: Organization) -> list[tuple[str, str]]:
-    return list(Campaign.objects.of(organization).order_by("name").values_list("code", "name"))
-
-
-def _endpoints(organization: Organization) -> list[tuple[str, str]]:
-    return [(name, name) for name in Endpoint.objects.of(organization).values_list("name", flat=True)]
-
-
-def _urls(organization: Organization) -> list[tuple[str, str]]:
-    return [("", _("None (use the URL below)")), *_endpoints(organization)]
-
-
-def _priorities(organization: Organization) -> list[tuple[str, str]]:
-    return [("normal", _("Normal")), ("urgent", _("Urgent")), ("emergency", _("Emergency"))]
-
-
-def _methods(organization: Organization) -> list[tuple[str, str]]:
-    return [("POST", "POST"), ("GET", "GET")]
-
-
-PAYLOADS: dict[str, tuple[Field, ...]] = {
-    "submission": (
-        Field("customer_name", mark("Customer"), required=True),
-        Field("customer_phone", mark("Customer's phone"), "tel", required=True),
-        Field("service_type", mark("Service"), "select", required=True, choices=_services),
-        Field("priority", mark("Priority"), "select", choices=_priorities),
-        Field("address", mark("Address"), required=True, wide=True),
-        Field("notes", mark("Notes"), "textarea", wide=True),
-    ),
-    "lead": (
-        Field("campaign", mark("Campaign"), "select", required=True, choices=_campaigns),
-        Field("phone", mark("Phone"), "tel", required=True),
-        Field(
-            "customer",
-            mark("On behalf of"),
-            help=mark("Used for rate limits. Leave empty to use the campaign's customer."),
-        ),
-    ),
-    "message": (
-        Field("endpoint", mark("Endpoint"), "select", required=True, choices=_endpoints),
-        Field("type", mark("Type"), required=True, help=mark("For example: report.due")),
-        Field("group", mark("Group"), help=mark("Messages of one group are delivered in order.")),
-        Field("payload", mark("Content (JSON)"), "json", required=True, wide=True),
-    ),
-    "http": (
-        Field(
-            "endpoint",
-            mark("Endpoint"),
-            "select",
-            choices=_urls,
-            help=mark("Uses the endpoint's headers and signature."),
-        ),
-        Field("url", mark("URL"), "url", wide=True),
-        Field("method", mark("Method"), "select", choices=_methods),
-        Field("body", mark("Body (JSON)"), "json", wide=True),
-    ),
-}
 # Common recurrence rules.
 USUAL_RULES = (
     ("FREQ=MONTHLY;BYDAY=-1FR", mark("The last Friday of every month")),
@@ -141,7 +64,10 @@ _RULES = ("missed", "missed_after_s", "overlap", "jitter_s", "retry_schedule_s",
 
 @dataclass
 class ScheduleForm:
-    """The form's values and errors. `values` are strings by input name; names of the payload begin with "p-"."""
+    """The form's values and errors. `values` are strings by input name; names of the payload begin with "p-".
+
+    `refusal` says why nothing was saved although the values are valid.
+    """
 
     kind: str
     values: dict[str, str]
@@ -150,6 +76,7 @@ class ScheduleForm:
     schedule: Schedule | None = None
     errors: dict[str, str] = field(default_factory=dict)
     cleaned: dict[str, Any] = field(default_factory=dict)
+    refusal: str = ""
 
     @property
     def inputs(self) -> Iterator[dict[str, Any]]:
@@ -213,6 +140,39 @@ class ScheduleForm:
             return False
         self.cleaned = dict(serializer.validated_data)
         return True
+
+    def show_current(self, schedule: Schedule) -> None:
+        """Show the schedule as it is now, with what the person entered, for another attempt.
+
+        The timing is one value: if any part of it was entered, all of it is kept.
+        """
+        seen = self._seen()
+        now = ScheduleForm(schedule.kind, {}, self.organization, self.role, schedule).load_values()
+        entered = {name for name in now if name in self.values and self._differs(name, seen)} - {"version", "seen"}
+        timing = set(_relevant_inputs(seen.get("how", "")))
+        kept = entered | {"how", *_TIMING} if entered & {"how", *timing} else entered - set(_TIMING)
+        self.schedule, self.kind = schedule, schedule.kind
+        self.values |= {name: value for name, value in now.items() if name not in kept}
+
+    def load_values(self) -> dict[str, str]:
+        """Set `values` to the schedule's, as the inputs show them. `seen` contains them for a later comparison."""
+        assert self.schedule is not None
+        self.values = _values_of(self.schedule)
+        for item in PAYLOADS.get(self.kind, ()):
+            self.values[f"p-{item.name}"] = self._shown(item, self.schedule.payload)
+        self.values |= {"seen": json.dumps(self.values), "version": str(self.schedule.version)}
+        return self.values
+
+    def _seen(self) -> dict[str, Any]:
+        """Return the values that the person saw before entering theirs; empty for a page without them."""
+        try:
+            seen = json.loads(self.values.get("seen", ""))
+        except (ValueError, RecursionError):
+            return {}
+        return seen if isinstance(seen, dict) else {}
+
+    def _differs(self, name: str, seen: Mapping[str, Any]) -> bool:
+        return self.values[name].strip() != str(seen.get(name, "")).strip()
 
     def preview(self) -> dict[str, Any] | None:
         """Return the timing in words and its next times, or None and set `errors` if it is invalid."""
@@ -344,7 +304,14 @@ def empty(request: HttpRequest, kind: str) -> ScheduleForm:
 
 def of_schedule(request: HttpRequest, schedule: Schedule) -> ScheduleForm:
     """Return the form for an existing schedule."""
-    values = {
+    form = ScheduleForm(schedule.kind, {}, request.organization, request.role, schedule)
+    form.load_values()
+    return form
+
+
+def _values_of(schedule: Schedule) -> dict[str, str]:
+    """Return the values of the inputs that all kinds have in common."""
+    return {
         **_when_of(schedule),
         "name": schedule.name,
         "missed": schedule.missed,
@@ -353,11 +320,7 @@ def of_schedule(request: HttpRequest, schedule: Schedule) -> ScheduleForm:
         "jitter_s": str(schedule.jitter_s or ""),
         "retry_schedule_s": ", ".join(map(str, schedule.retry_schedule_s)),
         "concurrency_key": schedule.concurrency_limit.key if schedule.concurrency_limit else "",
-        "version": str(schedule.version),
     }
-    for item in PAYLOADS.get(schedule.kind, ()):
-        values[f"p-{item.name}"] = _input_of(item, schedule.payload)
-    return ScheduleForm(schedule.kind, values, request.organization, request.role, schedule)
 
 
 def _input_of(item: Field, payload: Mapping[str, Any]) -> str:
@@ -405,7 +368,7 @@ def _relevant_inputs(how: str) -> tuple[str, ...]:
 
 def from_request(request: HttpRequest, kind: str, schedule: Schedule | None = None) -> ScheduleForm:
     """Return the form as submitted."""
-    values = {name: str(value) for name, value in request.POST.items()}
+    values = {name: normalize_newlines(str(value)) for name, value in request.POST.items()}  # browsers send CRLF
     excluded = {pk for pk in map(read_id, request.POST.getlist("exclude_calendars")) if pk is not None}
     values["exclude_calendars"] = ",".join(map(str, sorted(excluded)))
     return ScheduleForm(kind, values, request.organization, request.role, schedule)

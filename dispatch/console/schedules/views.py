@@ -18,6 +18,7 @@ from rest_framework.exceptions import APIException
 
 from dispatch.console import views_base
 from dispatch.console.schedules import calendar, forms
+from dispatch.console.schedules.payload_fields import PAYLOADS
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict, LimitReached
 from dispatch.core.ids import read_id
@@ -89,7 +90,7 @@ def detail(request: HttpRequest, schedule_id: int) -> HttpResponse:
 def new(request: HttpRequest) -> HttpResponse:
     """Render the form for a new schedule; `?kind=` chooses the kind."""
     kind = request.POST.get("kind") or request.GET.get("kind") or "submission"
-    if kind not in forms.PAYLOADS:
+    if kind not in PAYLOADS:
         raise Http404
     if request.method == "GET":
         return _form(request, forms.empty(request, kind))
@@ -120,12 +121,13 @@ def edit(request: HttpRequest, schedule_id: int) -> HttpResponse:
         return _form(request, form, preview=form.preview())
     if not form.is_valid():
         return _form(request, form, status=422)
-    version = read_id(request.POST.get("version", ""))
     try:
-        schedules.change_schedule(schedule.pk, form.cleaned, actor=request.actor, version=version)
+        schedules.change_schedule(
+            schedule.pk, form.cleaned, actor=request.actor, version=_version(request, schedule)
+        )
     except Conflict as error:
-        form.errors[""] = _(str(error.detail))
-        return _form(request, form, status=409)
+        _refuse(request, form, error)
+        return _form(request, form, preview=form.preview(), status=409)
     messages.success(request, _("Schedule saved."))
     return views_base.back_to(request, reverse("console:schedule", args=[schedule.pk]))
 
@@ -159,23 +161,44 @@ def act_on_schedule(request: HttpRequest, schedule_id: int, action: str) -> Http
 def run_with_changes(request: HttpRequest, schedule_id: int) -> HttpResponse:
     """Render the schedule's payload as a form, and run the schedule once with what was entered."""
     schedule = _schedule(request, schedule_id)
-    if schedule.kind not in forms.PAYLOADS or schedule.status == "deleted":
+    if schedule.kind not in PAYLOADS or schedule.status == "deleted":
         raise Http404
     if request.method == "GET":
         return _run_form(request, forms.of_schedule(request, schedule))
     form = forms.from_request(request, schedule.kind, schedule)
     if not form.is_payload_valid():
         return _run_form(request, form, status=422)
-    version = read_id(request.POST.get("version", ""))
     try:
         made = schedules.run_now(
-            schedule.pk, actor=request.actor, version=version, kind=schedule.kind, **form.cleaned
+            schedule.pk,
+            actor=request.actor,
+            version=_version(request, schedule),
+            kind=schedule.kind,
+            **form.cleaned,
         )
     except Conflict as error:
-        form.errors[""] = _(str(error.detail))
+        _refuse(request, form, error)
         return _run_form(request, form, status=409)
     messages.success(request, _("Run queued with these values. The schedule keeps its own."))
     return views_base.back_to(request, reverse("console:schedule_run", args=[made.pk]))
+
+
+def _version(request: HttpRequest, schedule: Schedule) -> int | None:
+    """Return the version that the form shows. That of a deleted schedule does not matter."""
+    return None if schedule.status == "deleted" else read_id(request.POST.get("version", ""))
+
+
+def _refuse(request: HttpRequest, form: forms.ScheduleForm, error: Conflict) -> None:
+    """Say in the form why nothing was saved. If the schedule has changed, prepare the form for another attempt."""
+    assert form.schedule is not None
+    if isinstance(error, schedules.NotInThisStatus):
+        form.refusal = _(str(error.detail))
+        return
+    form.show_current(_schedule(request, form.schedule.pk))
+    form.refusal = _(
+        "This schedule has changed since you read it. Your input is kept, and the other fields are up to date. "
+        "Review them and try again."
+    )
 
 
 def _run_form(request: HttpRequest, form: forms.ScheduleForm, *, status: int = 200) -> HttpResponse:
