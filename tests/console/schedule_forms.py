@@ -22,10 +22,10 @@ def form(**fields: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def filled(page: str, form_id: str = "schedule-form") -> dict[str, str]:
-    """Return what a browser would submit for the form as rendered."""
+def filled(page: str, attribute: str = 'id="schedule-form"') -> dict[str, str]:
+    """Return what a browser would submit for the form with this attribute as rendered."""
     found: dict[str, str] = {}
-    start = page.index(f'id="{form_id}"')
+    start = page.index(attribute)
     shown = page[start : page.index("</form>", start)]
     for tag in re.findall(r"<input[^>]*>", shown):
         given = {name: unescape(value) for name, value in re.findall(r'([\w-]+)="([^"]*)"', tag)}

@@ -7,12 +7,14 @@ from collections.abc import Callable, Iterator
 import pytest
 from django.test import Client
 
-from dispatch.schedules.models import Run
+from dispatch.schedules.kinds.base import Outcome
+from dispatch.schedules.models import Run, Schedule
 from dispatch.schedules.services import schedules
-from tests.console.schedule_forms import filled, text
+from tests.console.schedule_forms import filled, form, text
 from tests.harness.schedules import ANA, World, noting
 from tests.support import factories as make
 
+RUN_FORM = 'id="run-form"'
 HOOK = {"url": "https://example.com/hook", "body": {"week": 1}}
 
 
@@ -65,12 +67,12 @@ def test_entered_timing_replaces_the_timing_saved_meanwhile(world: World, dora: 
 def test_refused_run_keeps_the_input_and_can_be_repeated(world: World, dora: Client) -> None:
     schedule = world.schedule(cron="0 9 * * *", payload=HOOK)
     at = f"/schedules/{schedule.pk}/run/"
-    sent = {**filled(dora.get(at).content.decode(), "run-form"), "p-body": '{"week": 2}', "note": "For Ann"}
+    sent = {**filled(dora.get(at).content.decode(), RUN_FORM), "p-body": '{"week": 2}', "note": "For Ann"}
     schedules.change_schedule(schedule.pk, {"payload": {**HOOK, "method": "GET"}}, actor=ANA)
     refused = dora.post(at, sent)
     assert refused.status_code == 409
     assert "Not queued. This schedule has changed since you read it. Your input is kept" in text(refused)
-    shown = filled(refused.content.decode(), "run-form")
+    shown = filled(refused.content.decode(), RUN_FORM)
     assert (shown["p-body"], shown["p-method"], shown["note"]) == ('{"week": 2}', "GET", "For Ann")
     assert dora.post(at, shown).status_code == 302
     assert Run.objects.get(number=None).payload == {**HOOK, "body": {"week": 2}, "method": "GET"}
@@ -86,3 +88,78 @@ def test_refused_change_of_a_deleted_schedule_says_so(world: World, dora: Client
         assert refused.status_code == 409
         assert "This schedule is deleted, so it cannot be changed." in text(refused)
         sent = filled(refused.content.decode())
+
+
+def press_once(dora: Client, page: str, address: str) -> str:
+    """Send the form with this address of the page. Return what the page then says."""
+    sent = filled(dora.get(page).content.decode(), f'action="{address}"')
+    return text(dora.post(address, sent, follow=True))
+
+
+def press_twice(dora: Client, page: str, address: str) -> str:
+    """Send it twice."""
+    sent = filled(dora.get(page).content.decode(), f'action="{address}"')
+    dora.post(address, sent)
+    return text(dora.post(address, sent, follow=True))
+
+
+def test_double_click_on_run_now_queues_one_run(world: World, dora: Client) -> None:
+    schedule = world.schedule(every=1, unit="day", retry_schedule_s=[])
+    at = f"/schedules/{schedule.pk}/"
+    said = press_twice(dora, at, f"{at}act/run-now/")
+    assert "Already queued. To run it again, press the button again." in said
+    assert Run.objects.filter(number=None).count() == 1
+    assert "Run queued." in press_once(dora, at, f"{at}act/run-now/")
+    assert Run.objects.filter(number=None).count() == 2
+
+
+def test_double_click_on_a_missed_run_queues_it_once(world: World, dora: Client) -> None:
+    schedule = world.schedule(every=1, unit="day", missed="skip")
+    world.travel(2 * 86400)
+    world.go()
+    run = Run.objects.filter(schedule=schedule, status__in=["missed", "skipped"]).get()
+    at = f"/schedules/runs/{run.pk}/"
+    queued = run.stretch_count
+    assert "Already queued." in press_twice(dora, at, f"{at}act/run-missed/")
+    assert Run.objects.filter(number=None).count() == queued
+
+
+def test_double_click_on_retry_reports_no_refusal(world: World, dora: Client) -> None:
+    schedule = world.schedule(every=1, unit="hour", retry_schedule_s=[])
+    world.note.answers = [Outcome("failed", error="It said 503.")]
+    world.travel(3600)
+    world.go()
+    at = f"/schedules/runs/{world.run(schedule).pk}/"
+    said = press_twice(dora, at, f"{at}act/retry/")
+    assert "Already queued." in said
+    assert "cannot be retried" not in said
+
+
+def test_a_form_sent_twice_creates_one_schedule(dora: Client) -> None:
+    sent = {**filled(dora.get("/schedules/new/?kind=http").content.decode()), **form()}
+    first, second = (dora.post("/schedules/new/", sent) for _ in range(2))
+    assert first["Location"] == second["Location"] == f"/schedules/{Schedule.objects.get().pk}/"
+
+
+def test_a_form_that_created_a_schedule_asks_before_another(dora: Client) -> None:
+    sent = {**filled(dora.get("/schedules/new/?kind=http").content.decode()), **form()}
+    assert dora.post("/schedules/new/", sent).status_code == 302
+    asked = dora.post("/schedules/new/", {**sent, "name": "Ping the pump"})
+    assert asked.status_code == 409
+    assert "This form has already created a schedule." in text(asked)
+    assert Schedule.objects.count() == 1
+    assert dora.post("/schedules/new/", filled(asked.content.decode())).status_code == 302
+    assert [one.name for one in Schedule.objects.order_by("pk")] == ["Ping the boiler", "Ping the pump"]
+
+
+def test_a_run_with_changes_sent_twice_is_queued_once(world: World, dora: Client) -> None:
+    schedule = world.schedule(cron="0 9 * * *", payload=HOOK)
+    at = f"/schedules/{schedule.pk}/run/"
+    sent = filled(dora.get(at).content.decode(), RUN_FORM)
+    first, second = (dora.post(at, sent) for _ in range(2))
+    assert first["Location"] == second["Location"] == f"/schedules/runs/{Run.objects.get(number=None).pk}/"
+    asked = dora.post(at, {**sent, "note": "Once more"})
+    assert asked.status_code == 409
+    assert "This form has already queued a run." in text(asked)
+    assert dora.post(at, filled(asked.content.decode(), RUN_FORM)).status_code == 302
+    assert Run.objects.filter(number=None).count() == 2

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from itertools import groupby
 from typing import Any
+from uuid import uuid4
 from zoneinfo import ZoneInfo
 
 from django.contrib import messages
@@ -17,10 +18,9 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from rest_framework.exceptions import APIException
 
 from dispatch.console import views_base
-from dispatch.console.schedules import calendar, forms
-from dispatch.console.schedules.payload_fields import PAYLOADS
+from dispatch.console.schedules import calendar
 from dispatch.console.views_base import console_view
-from dispatch.core.api.problems import Conflict, LimitReached
+from dispatch.core.api import idempotency
 from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
@@ -82,128 +82,20 @@ def overview(request: HttpRequest) -> HttpResponse:
 @console_view
 def detail(request: HttpRequest, schedule_id: int) -> HttpResponse:
     """Render one schedule: timing, next times, runs and history."""
-    return _page_of(request, _schedule(request, schedule_id))
-
-
-@require_http_methods(["GET", "POST"])
-@console_view
-def new(request: HttpRequest) -> HttpResponse:
-    """Render the form for a new schedule; `?kind=` chooses the kind."""
-    kind = request.POST.get("kind") or request.GET.get("kind") or "submission"
-    if kind not in PAYLOADS:
-        raise Http404
-    if request.method == "GET":
-        return _form(request, forms.empty(request, kind))
-    form = forms.from_request(request, kind)
-    if "preview" in request.POST:
-        return _form(request, form, preview=form.preview())
-    if not form.is_valid():
-        return _form(request, form, status=422)
-    try:
-        schedule = schedules.create_schedule(request.organization.pk, form.cleaned, actor=request.actor)
-    except LimitReached as error:
-        form.errors[""] = _(str(error.detail))
-        return _form(request, form, status=422)
-    messages.success(request, _("Schedule created."))
-    return views_base.back_to(request, reverse("console:schedule", args=[schedule.pk]))
-
-
-@require_http_methods(["GET", "POST"])
-@console_view
-def edit(request: HttpRequest, schedule_id: int) -> HttpResponse:
-    """Render the form for an existing schedule."""
-    schedule = _schedule(request, schedule_id)
-    if request.method == "GET":
-        form = forms.of_schedule(request, schedule)
-        return _form(request, form, preview=form.preview())
-    form = forms.from_request(request, schedule.kind, schedule)
-    if "preview" in request.POST:
-        return _form(request, form, preview=form.preview())
-    if not form.is_valid():
-        return _form(request, form, status=422)
-    try:
-        schedules.change_schedule(
-            schedule.pk, form.cleaned, actor=request.actor, version=_version(request, schedule)
-        )
-    except Conflict as error:
-        _refuse(request, form, error)
-        return _form(request, form, preview=form.preview(), status=409)
-    messages.success(request, _("Schedule saved."))
-    return views_base.back_to(request, reverse("console:schedule", args=[schedule.pk]))
-
-
-@require_POST
-@console_view
-def preview(request: HttpRequest) -> HttpResponse:
-    """Render the next ten times of the timing in the form, for htmx."""
-    pk = read_id(request.POST.get("schedule", ""))
-    schedule = None if pk is None else _schedule(request, pk)
-    form = forms.from_request(request, request.POST.get("kind", ""), schedule)
-    times = form.preview()
-    return views_base.render_fragment(request, "console/schedules/_preview.html", {"preview": times, "form": form})
+    return _page_of(request, schedule_of(request, schedule_id))
 
 
 @require_http_methods(["GET", "POST"])
 @console_view
 def act_on_schedule(request: HttpRequest, schedule_id: int, action: str) -> HttpResponse:
     """Run a schedule now, pause, resume or delete it. Deleting asks for confirmation first."""
-    schedule = _schedule(request, schedule_id)
+    schedule = schedule_of(request, schedule_id)
     if action not in ACTIONS:
         raise Http404
     if request.method == "GET":
         return _page_of(request, schedule, asks=action)
     do, notice = ACTIONS[action]
     return _perform(request, do, schedule.pk, notice, reverse("console:schedule", args=[schedule.pk]))
-
-
-@require_http_methods(["GET", "POST"])
-@console_view
-def run_with_changes(request: HttpRequest, schedule_id: int) -> HttpResponse:
-    """Render the schedule's payload as a form, and run the schedule once with what was entered."""
-    schedule = _schedule(request, schedule_id)
-    if schedule.kind not in PAYLOADS or schedule.status == "deleted":
-        raise Http404
-    if request.method == "GET":
-        return _run_form(request, forms.of_schedule(request, schedule))
-    form = forms.from_request(request, schedule.kind, schedule)
-    if not form.is_payload_valid():
-        return _run_form(request, form, status=422)
-    try:
-        made = schedules.run_now(
-            schedule.pk,
-            actor=request.actor,
-            version=_version(request, schedule),
-            kind=schedule.kind,
-            **form.cleaned,
-        )
-    except Conflict as error:
-        _refuse(request, form, error)
-        return _run_form(request, form, status=409)
-    messages.success(request, _("Run queued with these values. The schedule keeps its own."))
-    return views_base.back_to(request, reverse("console:schedule_run", args=[made.pk]))
-
-
-def _version(request: HttpRequest, schedule: Schedule) -> int | None:
-    """Return the version that the form shows. That of a deleted schedule does not matter."""
-    return None if schedule.status == "deleted" else read_id(request.POST.get("version", ""))
-
-
-def _refuse(request: HttpRequest, form: forms.ScheduleForm, error: Conflict) -> None:
-    """Say in the form why nothing was saved. If the schedule has changed, prepare the form for another attempt."""
-    assert form.schedule is not None
-    if isinstance(error, schedules.NotInThisStatus):
-        form.refusal = _(str(error.detail))
-        return
-    form.show_current(_schedule(request, form.schedule.pk))
-    form.refusal = _(
-        "This schedule has changed since you read it. Your input is kept, and the other fields are up to date. "
-        "Review them and try again."
-    )
-
-
-def _run_form(request: HttpRequest, form: forms.ScheduleForm, *, status: int = 200) -> HttpResponse:
-    context = {"current": "schedules", "form": form}
-    return views_base.render_page(request, "console/schedules/run_now.html", context, status=status)
 
 
 @require_GET
@@ -213,6 +105,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
     row = _run(request, run_id)
     context = {
         "current": "schedules",
+        "nonce": uuid4(),
         "run": row,
         "waiting_reason": explain_wait(
             row, read_use([row.concurrency_limit_id]).get(row.concurrency_limit_id or 0)
@@ -261,16 +154,38 @@ def describe_schedule(schedule: Schedule) -> dict[str, Any]:
     }
 
 
+def perform_once(request: HttpRequest, do: Callable[[], int]) -> tuple[int, bool]:
+    """Do what the form asks, once per nonce of the form. Return the id from `do`, and whether it was done before.
+
+    Without a nonce (a page of an earlier release), it is done each time. Raises KeyReused if the form was sent
+    before with other values.
+    """
+    nonce = request.POST.get("nonce", "")
+    key = nonce if idempotency.is_valid_key(nonce) else ""
+    values = {name: value for name, value in request.POST.items() if name not in ("nonce", "csrfmiddlewaretoken")}
+    _code, answer, is_repeat = idempotency.run_once(
+        request.organization.pk, request.path, key, values, lambda: (200, {"id": do()})
+    )
+    return answer["id"], is_repeat
+
+
 def _perform(request: HttpRequest, do: Callable[..., Any], pk: int, notice: str, back: str) -> HttpResponse:
-    try:
+    def act() -> int:
         do(pk, actor=request.actor)
-        messages.success(request, _(notice))
+        return pk
+
+    try:
+        _pk, is_repeat = perform_once(request, act)
+        messages.success(
+            request, _("Already queued. To run it again, press the button again.") if is_repeat else _(notice)
+        )
     except APIException as error:
         messages.warning(request, _(str(error.detail)))
     return views_base.back_to(request, back)
 
 
-def _schedule(request: HttpRequest, schedule_id: int) -> Schedule:
+def schedule_of(request: HttpRequest, schedule_id: int) -> Schedule:
+    """Return the organization's schedule. Raise Http404 for one of another organization."""
     schedule: Schedule = get_object_or_404(Schedule.objects.of(request.organization), pk=schedule_id)
     return schedule
 
@@ -285,6 +200,7 @@ def _page_of(request: HttpRequest, schedule: Schedule, asks: str = "") -> HttpRe
     zone = schedule.time_zone
     context = {
         "current": "schedules",
+        "nonce": uuid4(),
         "schedule": describe_schedule(schedule),
         "asks": asks,
         "times": occurrences_of(schedule),
@@ -294,13 +210,6 @@ def _page_of(request: HttpRequest, schedule: Schedule, asks: str = "") -> HttpRe
         "headers": sorted(schedule.headers or {}),
     }
     return views_base.render_page(request, "console/schedules/detail.html", context)
-
-
-def _form(
-    request: HttpRequest, form: forms.ScheduleForm, *, preview: dict[str, Any] | None = None, status: int = 200
-) -> HttpResponse:
-    context = {"current": "schedules", "form": form, "preview": preview, **forms.form_choices()}
-    return views_base.render_page(request, "console/schedules/form.html", context, status=status)
 
 
 def _schedules(request: HttpRequest, view: str) -> dict[str, Any]:
