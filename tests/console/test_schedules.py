@@ -257,6 +257,19 @@ def test_failed_run_shows_attempts_and_can_be_retried(world: World, dora: Client
     assert "cannot be retried" in text(again)
 
 
+def test_all_failing_schedules_are_counted_and_can_be_listed(world: World, dora: Client) -> None:
+    for number in range(12):
+        schedule = world.schedule(f"Visit {number:02}", every=1, unit="day")
+        Schedule.objects.filter(pk=schedule.pk).update(failures=2 if number == 0 else 1)
+    world.schedule("Working", every=1, unit="day")
+    said = text(dora.get("/schedules/"))
+    assert "Needs attention 12 Visit 00" in said
+    assert "2 more · Show all" in said
+    listed = text(dora.get("/schedules/?view=all&status=failing")).partition("Clear filters")[2]
+    assert all(f"Visit {number:02}" in listed for number in range(12))
+    assert "Working" not in listed
+
+
 def test_a_running_run_is_canceled_on_its_page(world: World, dora: Client) -> None:
     schedule = world.schedule(trigger_at=clock.now())
     world.execute()

@@ -31,7 +31,7 @@ from dispatch.schedules.rules import descriptions
 from dispatch.schedules.services import actions, backfill, schedules
 from dispatch.schedules.services.admission import explain_wait, read_use
 
-PAGE, REPORTS_SHOWN = 50, 50
+PAGE, REPORTS_SHOWN, FAILING_SHOWN = 50, 50, 10
 VIEWS = (
     ("coming", mark("Upcoming")), ("calendar", mark("Calendar")), ("runs", mark("Runs")),
     ("all", mark("All schedules")),
@@ -40,6 +40,8 @@ TONES = {
     "scheduled": "waiting", "in_progress": "calling", "running": "calling", "retrying": "late",
     "succeeded": "good", "failed": "attention", "skipped": "off", "missed": "late", "cancelled": "off",
 }  # fmt: skip
+# The filter of schedules whose last run failed, and its label.
+FAILING = ("failing", mark("Failing"))
 _STATES = {"active": "waiting", "paused": "late", "ended": "good", "deleted": "off"}
 ACTIONS: dict[str, tuple[Callable[..., Any], str]] = {
     "run-now": (schedules.run_now, mark("Run queued.")),
@@ -65,10 +67,12 @@ def overview(request: HttpRequest) -> HttpResponse:
     if view not in dict(VIEWS):
         view = "coming"
     context: dict[str, Any] = {"current": "schedules", "view": view, "views": VIEWS, "kinds": kinds.all_kinds()}
+    failing = _failing(Schedule.objects.of(request.organization))
     context["failing"] = [
-        describe_schedule(schedule)
-        for schedule in Schedule.objects.of(request.organization).filter(failures__gt=0, status="active")[:10]
+        describe_schedule(schedule) for schedule in failing.order_by("-failures", "-pk")[:FAILING_SHOWN]
     ]
+    context["failing_count"] = failing.count()
+    context["failing_more"] = context["failing_count"] - len(context["failing"])
     if view == "calendar":
         context["month"] = calendar.month_of(request.organization, request.GET.get("month", ""))
     elif view == "runs":
@@ -141,7 +145,7 @@ def act_on_run(request: HttpRequest, run_id: int, action: str) -> HttpResponse:
 def describe_schedule(schedule: Schedule) -> dict[str, Any]:
     """Return a schedule as lists show it."""
     tone = "attention" if schedule.failures and schedule.status == "active" else _STATES[schedule.status]
-    state = mark("Failing") if tone == "attention" else schedule.get_status_display()
+    state = FAILING[1] if tone == "attention" else schedule.get_status_display()
     return {
         "row": schedule,
         "tone": tone,
@@ -212,6 +216,11 @@ def _page_of(request: HttpRequest, schedule: Schedule, asks: str = "") -> HttpRe
     return views_base.render_page(request, "console/schedules/detail.html", context)
 
 
+def _failing(schedules: QuerySet[Schedule]) -> QuerySet[Schedule]:
+    """Return the active schedules whose last run failed."""
+    return schedules.filter(failures__gt=0, status="active")
+
+
 def _schedules(request: HttpRequest, view: str) -> dict[str, Any]:
     """Return the context of the upcoming schedules by local day, or of all, newest first; filtered."""
     rows: QuerySet = Schedule.objects.of(request.organization)
@@ -220,6 +229,8 @@ def _schedules(request: HttpRequest, view: str) -> dict[str, Any]:
     rows = rows.filter(name__icontains=name) if name else rows
     if view == "coming":
         rows = rows.filter(status="active", next_at__isnull=False).order_by("next_at", "pk")
+    elif status == FAILING[0]:
+        rows = _failing(rows).order_by("-pk")
     else:
         rows = rows.filter(status=status) if status else rows.exclude(status="deleted")
         rows = rows.order_by("-pk")
@@ -237,7 +248,7 @@ def _schedules(request: HttpRequest, view: str) -> dict[str, Any]:
     )
     return {
         "days": days, "schedules": listed, "page": page, "has_more": len(page_rows) > PAGE, "name": name,
-        "kind": kind, "status": status, "statuses": Schedule.Status.choices,
+        "kind": kind, "status": status, "statuses": [FAILING, *Schedule.Status.choices],
         "filtered": bool(kind or name or status),
     }  # fmt: skip
 
