@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -163,3 +164,21 @@ def test_a_run_with_changes_sent_twice_is_queued_once(world: World, dora: Client
     assert "This form has already queued a run." in text(asked)
     assert dora.post(at, filled(asked.content.decode(), RUN_FORM)).status_code == 302
     assert Run.objects.filter(number=None).count() == 2
+
+
+def test_another_kind_keeps_what_was_entered(dora: Client) -> None:
+    sent = {**filled(dora.get("/schedules/new/?kind=http").content.decode()), **form(jitter_s="600")}
+    page = dora.get("/schedules/new/?kind=http").content.decode()
+    (chosen,) = re.findall(r'<button[^>]*name="(\w+)" value="lead"', page)
+    lead = filled(dora.post("/schedules/new/", {**sent, chosen: "lead"}).content.decode())
+    assert {"p-campaign", "p-phone"} <= set(lead)
+    kept = ("name", "how", "cron", "time_zone", "jitter_s")
+    assert [lead[name] for name in kept] == [sent[name] for name in kept]
+    assert lead["kind"] == "lead"
+    back = filled(dora.post("/schedules/new/", {**lead, "p-phone": "12", chosen: "http"}).content.decode())
+    assert (back["kind"], back["p-url"]) == ("http", "https://example.com/hook")
+    assert dora.post("/schedules/new/", back).status_code == 302
+    made = Schedule.objects.get()
+    assert (made.cron, made.jitter_s, made.payload) == (
+        "0 9 * * MON#1", 600, {"url": "https://example.com/hook", "method": "POST"},
+    )  # fmt: skip

@@ -26,13 +26,15 @@ from dispatch.schedules.services import schedules
 @require_http_methods(["GET", "POST"])
 @console_view
 def new(request: HttpRequest) -> HttpResponse:
-    """Render the form for a new schedule; `?kind=` chooses the kind."""
-    kind = request.POST.get("kind") or request.GET.get("kind") or "submission"
+    """Render the form for a new schedule; `?kind=` chooses the kind. Another kind keeps what was entered."""
+    kind = request.POST.get("new_kind") or request.POST.get("kind") or request.GET.get("kind") or "submission"
     if kind not in PAYLOADS:
         raise Http404
     if request.method == "GET":
         return _form(request, forms.empty(request, kind))
     form = forms.from_request(request, kind)
+    if "new_kind" in request.POST:
+        return _form(request, form)
     if "preview" in request.POST:
         return _form(request, form, preview=form.preview())
     if not form.is_valid():

@@ -90,6 +90,13 @@ class ScheduleForm:
             }  # fmt: skip
 
     @property
+    def carried(self) -> list[tuple[str, str]]:
+        """Return what was entered for other kinds, in case the person chooses one of them again."""
+        names = {f"p-{item.name}" for fields in PAYLOADS.values() for item in fields}
+        names -= {f"p-{item.name}" for item in PAYLOADS.get(self.kind, ())}
+        return [(name, self.values[name]) for name in sorted(names) if self.values.get(name)]
+
+    @property
     def calendars(self) -> list[dict[str, Any]]:
         """Return the exclusion calendars of the organization for the template."""
         chosen = self.values.get("exclude_calendars", "").split(",")
