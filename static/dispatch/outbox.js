@@ -1,14 +1,6 @@
-/* Select messages: all on the page at once, or all matching ones, which disables the individual checkboxes. Parts that
-   refresh themselves pause while the user has something open or focused in them. */
+/* Select messages: all on the page at once, or all matching ones, which disables the individual checkboxes. */
 (() => {
   "use strict";
-
-  function rests(part) {
-    return Boolean(part?.matches?.("[data-rests]") && part.querySelector("details[open], form:focus-within, summary:focus-visible"));
-  }
-
-  document.addEventListener("htmx:beforeRequest", (event) => { if (rests(event.target)) event.preventDefault(); });
-  document.addEventListener("htmx:beforeSwap", (event) => { if (rests(event.target)) event.detail.shouldSwap = false; });
 
   const form = document.getElementById("many");
   if (!form) return;

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
 
 from dispatch.core.events import SYSTEM
 from dispatch.leads.models import Campaign, Lead, LeadDispatch
@@ -137,3 +137,50 @@ def test_the_admin_asks_before_going_live_and_for_a_script(
     page.get_by_role("button", name="Save", exact=True).click()
     expect(page.get_by_text("Write a script or enter a TwiML URL")).to_be_visible()
     assert Campaign.objects.get().script == "Hello."
+
+
+def test_focus_and_selection_outlast_the_updates_of_the_figures(
+    leads: Floor, sign_in: OpenPage, app_url: str
+) -> None:
+    page = sign_in(make.admin(leads.organization, "Adam"), path="/leads/")
+    for path, link, button in (
+        (
+            "/leads/",
+            page.get_by_role("link", name="Fall tune-up"),
+            page.get_by_role("button", name="Start dry run"),
+        ),
+        (f"/leads/campaigns/{leads.campaign.pk}/", page.get_by_role("link", name="go live"), None),
+    ):
+        page.goto(app_url + path)
+        page.clock.install()
+        page.reload()
+        shown = page.locator(".totals")
+
+        def add_lead(shown: Locator = shown) -> Callable[[], None]:
+            leads.add_many(1)
+            waiting = Lead.objects.count()
+            return lambda: expect(shown).to_contain_text(f"Waiting{waiting}")
+
+        link.focus()
+        is_shown = add_lead()
+        page.clock.run_for(6_000)
+        is_shown()
+        expect(link).to_be_focused()
+
+        link.blur()
+        page.locator("#outcomes").select_text()
+        is_shown = add_lead()
+        page.clock.run_for(6_000)
+        assert page.evaluate("getSelection().toString()") == "Outcomes"
+        page.evaluate("getSelection().removeAllRanges()")
+        page.clock.run_for(6_000)
+        is_shown()
+        if button is None:
+            continue
+        button.focus()
+        is_shown = add_lead()
+        page.clock.run_for(6_000)
+        expect(button).to_be_focused()
+        button.blur()
+        page.clock.run_for(6_000)
+        is_shown()
