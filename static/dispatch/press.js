@@ -1,7 +1,8 @@
 /* Defer page updates while a pointer or key is pressed: an element replaced between press and release would never
    receive the click. Updates that arrive meanwhile wait until the release.
 
-   The second click of a double click does not reach a button that has replaced the first one under the pointer.
+   The second click of a double click does not reach a button that has replaced the first one under the pointer, and does
+   not send a form with `data-once` again: the page would show only that everything was done already.
 
    A part that receives `refresh` or `renew` during its own request is requested once more. htmx would queue the second
    request until the first response, which replaces the part, and then drop it. So is a part whose request was aborted
@@ -60,6 +61,16 @@
       event.stopImmediatePropagation();
     } else clicked = button;
   });
+
+  const sent = new Set();
+
+  document.addEventListener("submit", (event) => {
+    if (event.defaultPrevented || !event.target.matches("[data-once]")) return;
+    if (sent.has(event.target)) event.preventDefault();
+    sent.add(event.target);
+    setTimeout(() => sent.delete(event.target), MAX_PRESS_MS); // if the answer was lost or the person stopped it
+  });
+  window.addEventListener("pageshow", () => sent.clear());
 
   /* A self-refreshing part that arrived during a press is fetched again after it. */
   document.addEventListener("htmx:beforeSwap", (event) => {

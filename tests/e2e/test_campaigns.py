@@ -76,6 +76,25 @@ def test_an_upload_says_what_it_added_and_left_out(
     assert Lead.objects.count() == 2
 
 
+# Presses a button twice. Returns for each time whether its form was kept from being sent.
+PRESS_TWICE = """button => {
+    const kept = [];
+    addEventListener("submit", (event) => { kept.push(event.defaultPrevented); event.preventDefault(); });
+    button.click();
+    button.click();
+    return kept;
+}"""
+
+
+def test_double_clicks_send_a_form_of_leads_once(leads: Floor, sign_in: OpenPage, app_url: str) -> None:
+    page = sign_in(make.admin(leads.organization, "Adam"), path="/leads/upload/")
+    page.get_by_label("Campaign").select_option("Fall tune-up")
+    choose(page, "phone\n602 555 0101\n")
+    assert page.get_by_role("button", name="Upload").evaluate(PRESS_TWICE) == [False, True]
+    page.goto(f"{app_url}/leads/campaigns/{leads.campaign.pk}/")
+    assert page.get_by_role("button", name="Call me first").evaluate(PRESS_TWICE) == [False, True]
+
+
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_a_dry_run_keeps_the_leads_and_going_live_calls_them(
     leads: Floor, sign_in: OpenPage, app_url: str, width: int, scheme: str
