@@ -18,6 +18,7 @@ from accounts.models import Membership, Organization, User
 from dispatch.core import clock
 from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job, Offer, PublicForm, Submission
+from dispatch.schedules.models import Schedule
 from dispatch.technicians.models import Technician
 from notifications.models import PhoneConfirmation
 from notifications.services import phone_confirmation
@@ -248,3 +249,15 @@ def test_member_confirms_their_phone_by_the_texted_code(app_url, organization, s
     page.get_by_role("button", name="Confirm phone").click()
     expect(page.get_by_text("Phone confirmed.")).to_be_visible()
     expect(page.locator("#health")).not_to_contain_text("Confirm your phone")
+
+
+def test_enter_creates_a_schedule_and_does_not_change_its_kind(app_url: str, sign_in: Callable[..., Page]) -> None:
+    organization = make.organization()
+    page = sign_in(make.dispatcher(organization, "Dora"), path="/schedules/new/?kind=lead")
+    page.get_by_label("Name", exact=True).fill("Ping the boiler")
+    page.get_by_role("button", name="Call a URL").click()
+    page.get_by_label("URL").fill("https://example.com/hook")
+    expect(page.get_by_label("Name", exact=True)).to_have_value("Ping the boiler")
+    page.get_by_label("Name", exact=True).press("Enter")
+    expect(page.get_by_text("Schedule created.")).to_be_visible()
+    assert Schedule.objects.get().kind == "http"
