@@ -81,8 +81,8 @@ WHERE r.id = ANY(%s)
 
 # %s: ids of rates, then parallel arrays of organizations, customers and campaigns of the batch's leads, then the
 # current time. Returns the last times at which the customers' leads are due that wait for the rate, over these
-# campaigns and the customer's own: as many as the rate allows. Of a campaign, it reads the last 1,000 leads that wait
-# for the rate of any customer. Without the others, a lead may be due too early; its rate is then checked again.
+# campaigns and the customer's own: as many as the rate allows. Of a campaign, it reads the last 1,000 leads that
+# wait for any customer's rate. Without the others, a lead may be due too early; its rate is then checked again.
 QUEUED = """
 WITH campaign AS (
     SELECT r.organization_id, r.customer, k.id FROM leads_customerrate r

@@ -257,9 +257,8 @@ def change_technician(
     OpenJobs if the choice is missing. A transaction that locks the technician first calls `lock_jobs_of` before.
     """
     leaving = _leaving if changes.get("is_active") is False else ()
-    with (
-        transaction.atomic()
-    ):  # not the next one: without a caller's transaction, answers stay applied if the change is refused
+    # In a separate transaction, if the caller has none: answers stay applied if the change is refused.
+    with transaction.atomic():
         if leaving:
             lock_jobs_of(technician_id)
         for handler in leaving:

@@ -76,7 +76,8 @@ def test_a_child_started_again_continues_its_counters_in_the_same_files(tmp_path
     """Each process keeps its metrics in files, and every scrape reads all of them."""
     count = (
         "import os, time, django; django.setup(); from dispatch.core.observability import metrics;"
-        "metrics.redis_rebuilds.inc(); os.fork() or metrics.redis_rebuilds.inc(); os.write(1, b'up\\n'); time.sleep(600)"
+        "metrics.redis_rebuilds.inc(); os.fork() or metrics.redis_rebuilds.inc();"
+        "os.write(1, b'up\\n'); time.sleep(600)"
     )
     folder = tmp_path / "metrics"
     env = {**os.environ, **metrics.new_folder(folder), "DJANGO_SETTINGS_MODULE": "tests.settings"}
