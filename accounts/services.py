@@ -278,7 +278,7 @@ def join_organization(invitation: Invitation, *, name: str, phone: str) -> Membe
             if invitation.mailed and user.email_confirmed_at is None:
                 user.email_confirmed_at = membership.joined_at
                 user.save(update_fields=["email_confirmed_at"])
-                if not user.is_superuser:  # no Admin received a link of theirs, and their factors stay
+                if not user.is_superuser:  # no Admin receives their links, so their factors stay
                     _end_unproved_access(user, actor=actor)
             _append_event(membership, "membership.joined", actor)
     return membership
