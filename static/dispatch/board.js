@@ -403,18 +403,6 @@
     else window.htmx.trigger(thread, "renew");
   }
 
-  function threadSettled() {
-    const thread = document.getElementById("thread");
-    const list = document.getElementById("thread-list");
-    if (!list) return;
-    list.scrollTop = list.scrollHeight;
-    const text = document.getElementById("thread-body");
-    const button = Boolean(document.getElementById("thread-handled"));
-    const isStale = list.dataset.recipients !== thread.dataset.recipients || button !== (list.dataset.unanswered !== "0");
-    if (text && isStale && !text.value && document.activeElement !== text) window.htmx.trigger(thread, "renew");
-    if (!list.hidden) list.closest("details").open = true;
-  }
-
   function isDrawer(part) { return part?.id === "drawer-slot" || part?.id === "drawer-body"; }
 
   function drawerAsked(event) {
@@ -533,7 +521,6 @@
     document.addEventListener("htmx:beforeSend", cardsAsked);
     document.addEventListener("htmx:afterSwap", (event) => { if (event.target.matches?.("[data-cards] > li[data-id]")) loaded(event.target); });
     document.addEventListener("htmx:afterSettle", (event) => {
-      if (["thread", "thread-list", "drawer-slot"].includes(event.detail.target?.id)) threadSettled();
       if (event.target.id === "drawer-slot" || event.detail.target?.id === "drawer-slot") settled(document.getElementById("drawer-slot"));
       else if (event.detail.target?.id === "views-menu") {
         if (document.activeElement === document.body) document.querySelector("#views > summary").focus(); // the button is gone

@@ -1,5 +1,6 @@
-/* Load pages into the job panel. The page requested last is the one shown: an earlier one that has not arrived is given
-   up, as it is when the panel is closed. A form that was sent is awaited, and a page that polls yields. */
+/* Load pages into the job panel of the board or the timeline. The page requested last is the one shown: an earlier one
+   that has not arrived is given up, as it is when the panel is closed. A form that was sent is awaited, and a page that
+   polls yields. */
 (() => {
   "use strict";
 
@@ -11,8 +12,9 @@
   /* Show nothing of what was requested. The body, which requests what `load` loads, would otherwise request nothing
      else until the response. */
   function giveUp() {
-    if (isLoading() && latest.verb === "get") latest.xhr.abort();
+    const former = isLoading() && latest.verb === "get" ? latest.xhr : null;
     latest = null;
+    former?.abort(); // which ends the request at once
   }
 
   /* Load a page. Return whether a response arrived before something else was requested. */
@@ -48,7 +50,23 @@
     D.note(job ? `#${job}: ${text}` : text, "attention");
   }
 
-  D.panel = { load, giveUp };
+  /* Show the last text. If there is somebody else to write to by now, a form without a text is replaced. */
+  function threadSettled() {
+    const thread = document.getElementById("thread");
+    const list = document.getElementById("thread-list");
+    if (!list) return;
+    list.scrollTop = list.scrollHeight;
+    const text = document.getElementById("thread-body");
+    const canHandle = Boolean(document.getElementById("thread-handled"));
+    const isStale = list.dataset.recipients !== thread.dataset.recipients || canHandle !== (list.dataset.unanswered !== "0");
+    if (text && isStale && !text.value && document.activeElement !== text) window.htmx.trigger(thread, "renew");
+    if (!list.hidden) list.closest("details").open = true;
+  }
+
+  D.panel = { load, giveUp, isLoading };
   document.addEventListener("htmx:beforeSend", requested);
   document.addEventListener("htmx:beforeSwap", skipOutdated);
+  document.addEventListener("htmx:afterSettle", (event) => {
+    if (["thread", "thread-list", "drawer-slot"].includes(event.detail.target?.id)) threadSettled();
+  });
 })();
