@@ -17,7 +17,7 @@
   const JOBS = new Set(["account", "job", "offer", "call", "call_error", "submission"]);
 
   let board = null;
-  let lists = new Map(); // name → { section, cards, count, held, below }
+  let lists = new Map(); // name → { section, cards, count, held, below: known rows that are below the cards, by id }
   let ids = new Set();
   let wanted = false;
   let everything = false;
@@ -101,7 +101,7 @@
   function bind() {
     lists = new Map();
     for (const section of document.querySelectorAll("[data-list]")) {
-      const list = { section, cards: section.querySelector("[data-cards]"), count: null, held: new Map(), below: [] };
+      const list = { section, cards: section.querySelector("[data-cards]"), count: null, held: new Map(), below: new Map() };
       lists.set(section.dataset.list, list);
       const leave = () => setTimeout(() => window.whenLetGo(() => { if (!looking(list)) letIn(list); }), 0);
       list.cards.addEventListener("pointerleave", leave);
@@ -196,15 +196,17 @@
   function insert(list, row) {
     const rows = [...list.cards.children].filter((one) => one !== row);
     const before = rows.find((one) => one.classList.contains("more") || one.dataset.sort > row.dataset.sort);
-    if (before?.classList.contains("more") && !before.hidden) {
+    list.below.delete(row.dataset.id);
+    if (before?.classList.contains("more") && !before.hidden && rows.length > 1) {
       row.remove();
-      list.below.push(row);
+      list.below.set(row.dataset.id, row);
     } else list.cards.insertBefore(row, before || null);
   }
 
   /* `isBelow`: the row is still in the list, but below the cards shown. */
   function drop(list, id, to, isBelow = false) {
     list.held.delete(id);
+    list.below.delete(id);
     const row = rowOf(list, id);
     if (!row) return;
     if (!looking(list)) {
@@ -244,16 +246,18 @@
   }
 
   /* Offer the jobs of the list that are below its cards. Held cards count as if they were let in. If all that are below
-     are known, they are shown: the count may have been ahead of the cards. */
+     are known, they are shown: the count may have been ahead of the cards. If none is left above, all are fetched. */
   function countMore(list) {
     const more = moreOf(list);
     if (more && list.count !== null) {
-      const below = list.below;
       const held = [...list.held.values()].filter((what) => !what?.moves);
       const count = list.count - rowsOf(list).length - held.reduce((sum, what) => sum + (what ? 1 : -1), 0);
-      list.below = [];
-      more.hidden = count <= below.length;
-      if (more.hidden) for (const row of below) insert(list, row);
+      more.hidden = count <= list.below.size;
+      if (more.hidden) for (const row of list.below.values()) insert(list, row);
+      else if (!rowsOf(list).length) {
+        everything = wanted = true;
+        soon();
+      }
       const words = more.querySelector("span").firstChild;
       words.nodeValue = words.nodeValue.replace(/[0-9]+/, Math.max(0, count));
     }
@@ -269,6 +273,7 @@
   function loaded(row) {
     const list = [...lists.values()].find((one) => one.cards === row.parentElement);
     list.held.delete(row.dataset.id);
+    list.below.delete(row.dataset.id);
     const same = rowsOf(list).filter((one) => one !== row && one.dataset.id === row.dataset.id);
     for (const one of same) one.remove();
     countMore(list);
@@ -276,7 +281,11 @@
 
   function apply(told) {
     const present = new Set();
-    if (told.all) for (const name of Object.keys(told.counts)) moreOf(lists.get(name)).hidden = true; // until all cards are in place
+    for (const name of told.all ? Object.keys(told.counts) : []) {
+      lists.get(name).below.clear();
+      const more = moreOf(lists.get(name)); // a list of an earlier release may have none
+      if (more) more.hidden = true; // until all cards are in place
+    }
     for (const card of told.cards) {
       const id = String(card.id);
       if (card.column) {

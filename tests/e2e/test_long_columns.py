@@ -75,12 +75,16 @@ def expect_shown(page: Page, jobs: Sequence[int]) -> None:
     wait_until(compare)
 
 
+def applied(page: Page) -> int:
+    """How many times the page has applied changes."""
+    return int(page.evaluate("() => Number(document.documentElement.dataset.applied || 0)"))
+
+
 def refetch(page: Page) -> None:
     """Fetch everything, as after a reconnection, and wait until it is shown."""
-    applied = "() => Number(document.documentElement.dataset.applied || 0)"
-    before = page.evaluate(applied)
+    before = applied(page)
     page.evaluate("() => { document.body.dispatchEvent(new CustomEvent('dispatch:refetch', { detail: {} })) }")
-    wait_until(lambda: page.wait_for_timeout(20) or page.evaluate(applied) > before)
+    wait_until(lambda: page.wait_for_timeout(20) or applied(page) > before)
 
 
 def test_rows_shown_beyond_the_first_page_stay_current_after_a_refetch(floor, open_board):
@@ -179,3 +183,25 @@ def answer_late(page: Page, held: list[Route], meanwhile: Callable[[], None]) ->
     answer = route.fetch()
     meanwhile()
     route.fulfill(response=answer)
+
+
+def test_cards_that_arrive_after_their_count_are_all_shown(floor, open_board):
+    page = open_board()
+    jobs = make_jobs(floor, 30)
+    publish(floor, jobs[:5])
+    expect(more(page)).to_be_visible()
+    before = applied(page)
+    publish(floor, jobs[5:15])
+    wait_until(lambda: page.wait_for_timeout(20) or applied(page) > before)
+    publish(floor, jobs[15:])
+    expect_shown(page, jobs)
+    expect(more(page)).to_have_count(0)
+
+
+def test_column_whose_cards_have_all_left_shows_those_that_follow(floor, open_board):
+    jobs = make_jobs(floor, 60)
+    page = open_board()
+    cancel(jobs[:40])
+    publish(floor, jobs[:40])
+    expect_shown(page, jobs[40:])
+    expect(more(page)).to_have_count(0)

@@ -150,6 +150,8 @@ def column(request: HttpRequest, name: str) -> HttpResponse:
     """Render the cards of one column that follow the sort key `after`, and the link to the next ones."""
     filters = Filters.of(request.GET)
     try:
+        if "page" in request.GET:  # a page of an earlier release: it would get the first cards again
+            raise ValueError
         loaded = load_column(request.organization, filters, name, request.GET.get("after", ""))
     except (KeyError, ValueError):
         raise Http404 from None
