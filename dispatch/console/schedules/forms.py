@@ -334,7 +334,7 @@ def _input_of(item: Field, payload: Mapping[str, Any]) -> str:
     value = payload.get(item.name)
     if value is None:
         return ""
-    return json.dumps(value, ensure_ascii=False) if item.type == "json" else str(value).strip()
+    return json.dumps(value, ensure_ascii=False) if item.type == "json" else normalize_newlines(str(value)).strip()
 
 
 def _when_of(schedule: Schedule) -> dict[str, str]:

@@ -166,7 +166,7 @@ def perform_once(request: HttpRequest, do: Callable[[], int]) -> tuple[int, bool
     """
     nonce = request.POST.get("nonce", "")
     key = nonce if idempotency.is_valid_key(nonce) else ""
-    values = {name: value for name, value in request.POST.items() if name not in ("nonce", "csrfmiddlewaretoken")}
+    values = {name: given for name, given in request.POST.lists() if name not in ("nonce", "csrfmiddlewaretoken")}
     _code, answer, is_repeat = idempotency.run_once(
         request.organization.pk, request.path, key, values, lambda: (200, {"id": do()})
     )
