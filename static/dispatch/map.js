@@ -20,6 +20,7 @@
   let fitted = ""; // what the view was fitted to
   let drags = null; // the marker that is dragged
   let asked = 0; // number of requests for the points so far
+  let drawn = 0; // the latest of them that was drawn
 
   function add(tag, properties) {
     return new Promise((resolve, reject) => {
@@ -284,7 +285,8 @@
       return true;
     }
     if (failed) return false;
-    if (own !== asked) return true; // the points were requested again meanwhile
+    if (own < drawn) return true; // the answer to a later request is shown
+    drawn = own;
     if (drags || slot.hidden) return true;
     if (chart && !slot.contains(chart.box)) { // the outline replaced it
       chart.map.remove();
