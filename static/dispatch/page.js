@@ -86,8 +86,8 @@
 
   /* htmx fires the events of a request on its element, which may have left the page meanwhile. */
   const RELAYED = ["htmx:beforeOnLoad", "htmx:responseError", "htmx:sendError", "dispatch:note", "dispatch:selected", "claimed"];
-  function relay({ currentTarget, type, detail }) {
-    if (!currentTarget.isConnected) document.body.dispatchEvent(new CustomEvent(type, { detail, bubbles: true }));
+  function relay({ target, currentTarget, type, detail }) {
+    if (target === currentTarget && !currentTarget.isConnected) document.body.dispatchEvent(new CustomEvent(type, { detail, bubbles: true }));
   }
   document.addEventListener("htmx:beforeSend", ({ detail: { elt } }) => { for (const type of RELAYED) elt.addEventListener(type, relay); });
 
