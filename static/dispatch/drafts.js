@@ -61,7 +61,14 @@
     if (refused) window.Dispatch.note(refused.textContent.trim(), "attention");
   }
 
-  document.addEventListener("input", (event) => { if (event.target.matches("[data-draft]")) keep(event.target); });
+  /* A text that is written after the field was emptied is another one, even if its words are the same. */
+  function written(field) {
+    const { nonce } = field.form.elements;
+    if (nonce && !field.value && crypto.randomUUID) nonce.value = crypto.randomUUID();
+    keep(field);
+  }
+
+  document.addEventListener("input", (event) => { if (event.target.matches("[data-draft]")) written(event.target); });
   document.addEventListener("htmx:afterSettle", restore);
   document.addEventListener("DOMContentLoaded", restore);
   document.addEventListener("submit", (event) => {
