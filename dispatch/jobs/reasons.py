@@ -1,4 +1,4 @@
-"""Translate why technicians are or are not eligible, and why offers, texts and calls ended.
+"""Say why technicians are or are not eligible, why offers, texts and calls ended, and why a job was not changed.
 
 Reasons are stored in English, with the ranking, the offer or the event.
 """
@@ -7,10 +7,19 @@ from __future__ import annotations
 
 import re
 
+from django.core.exceptions import ValidationError
+from django.db import OperationalError
+
 from dispatch.core import languages
+from dispatch.core.api.problems import Conflict
+from dispatch.core.db.errors import is_conflict
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 from dispatch.core.stored_texts import mark_stored, translate_stored
+from dispatch.jobs.models import Job
+
+# What an action on one of several jobs raises if that job is refused, deleted or locked.
+REFUSALS = (Conflict, ValidationError, Job.DoesNotExist, OperationalError)
 
 _PATTERNS = tuple(
     (re.compile(pattern), sentence)
@@ -108,3 +117,16 @@ def _translate_part(part: str) -> str:
                 values["day"] = _(values["day"]).lower()
             return _(sentence).format(**values)
     return translate_stored(part)
+
+
+def explain_refusal(error: Exception) -> str:
+    """Return why a job was not changed (`REFUSALS`). Raise the error again if the database has another problem."""
+    if isinstance(error, Conflict):
+        return str(error.detail)
+    if isinstance(error, ValidationError):
+        return " ".join(error.messages)
+    if isinstance(error, Job.DoesNotExist):
+        return _("This job no longer exists.")
+    if not is_conflict(error):
+        raise error
+    return _("Someone else is changing this job. Try again in a moment.")

@@ -8,8 +8,6 @@ from typing import Any
 
 import structlog
 from django import forms
-from django.core.exceptions import ValidationError
-from django.db import OperationalError
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.views.decorators.http import require_POST
 
@@ -18,12 +16,12 @@ from dispatch.console import views_base
 from dispatch.console.board.cards import with_action_data
 from dispatch.console.views_base import console_view
 from dispatch.core.api.problems import Conflict
-from dispatch.core.db.errors import is_conflict
 from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark, ngettext
 from dispatch.jobs.action_forms import allowed_actions, perform_action
 from dispatch.jobs.models import Job
+from dispatch.jobs.reasons import REFUSALS, explain_refusal
 from dispatch.jobs.rules import Action
 from notifications.services import ownership
 
@@ -95,16 +93,8 @@ def perform_on_each(
     for job in jobs:
         try:
             perform_action(action, job, {**values, "address": job.address, "version": versions[job.pk]}, actor)
-        except Conflict as conflict:
-            result.refused.append((job.pk, str(conflict.detail)))
-        except ValidationError as error:
-            result.refused.append((job.pk, " ".join(error.messages)))
-        except Job.DoesNotExist:
-            result.refused.append((job.pk, _("This job no longer exists.")))
-        except OperationalError as error:
-            if not is_conflict(error):
-                raise
-            result.refused.append((job.pk, _("Someone else is changing this job. Try again in a moment.")))
+        except REFUSALS as error:
+            result.refused.append((job.pk, explain_refusal(error)))
         else:
             result.done.append(job.pk)
     log.info("jobs_changed_in_bulk", action=str(action), done=len(result.done), refused=len(result.refused))

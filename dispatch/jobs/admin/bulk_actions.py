@@ -6,19 +6,16 @@ from collections.abc import Callable
 from typing import Any
 
 from django.contrib import admin, messages
-from django.core.exceptions import ValidationError
-from django.db import OperationalError
 from django.db.models import QuerySet
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from dispatch.core.api.problems import Conflict
-from dispatch.core.db.errors import is_conflict
 from dispatch.core.ids import read_id, read_ids
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
+from dispatch.jobs.reasons import REFUSALS, explain_refusal
 from dispatch.technicians.models import Technician
 
 # Jobs in one request. The confirmation page sends two fields for each: Django accepts 1,000 fields.
@@ -156,17 +153,8 @@ def _each(
             continue
         try:
             act(job, version)
-        except Conflict as refused:
-            messages.error(request, f"#{job.pk}: {refused.detail}")
-        except ValidationError as refused:
-            messages.error(request, f"#{job.pk}: {' '.join(refused.messages)}")
-        except Job.DoesNotExist:
-            messages.error(request, f"#{job.pk}: {gettext('This job no longer exists.')}")
-        except OperationalError as error:
-            if not is_conflict(error):
-                raise
-            busy = gettext("Someone else is changing this job. Try again in a moment.")
-            messages.error(request, f"#{job.pk}: {busy}")
+        except REFUSALS as error:
+            messages.error(request, f"#{job.pk}: {explain_refusal(error)}")
 
 
 def _version_seen(request: HttpRequest, job: Job) -> int | None:
