@@ -299,14 +299,17 @@ def _claim_listing(text_id: int) -> Text | None:
 
 
 def _mark_unknown(text_id: int) -> int:
+    return int(_move(text_id, Status.REQUESTING, Status.UNKNOWN, "the request was interrupted"))
+
+
+def _move(text_id: int, before: Status, after: Status, why: str) -> bool:
+    """Move the text from one status to another. Return False if it has a third one by now."""
     with transaction.atomic():
         text = lock_text(text_id)
-        changed = text.status == Status.REQUESTING and transition(
-            text, Status.UNKNOWN, error_message="the request was interrupted"
-        )
+        changed = text.status == before and transition(text, after, error_message=why)
     if changed:
         notify_handler(text)
-    return int(changed)
+    return changed
 
 
 def _look_up(text: Text) -> None:
@@ -320,20 +323,11 @@ def _look_up(text: Text) -> None:
             # the account's next texts have their turn first
             Text.objects.filter(pk=text.pk, status=Status.UNKNOWN).update(checked_at=asked_at)
             return
-        _give_up(text.pk)
+        why = "the provider never listed its texts, so it may have been sent"
+        _move(text.pk, Status.UNKNOWN, Status.NOT_SENT, why)
     else:
         failing_accounts.discard(text.account_id)
         _resolve(text.pk, listed, asked_at)
-
-
-def _give_up(text_id: int) -> None:
-    with transaction.atomic():
-        text = lock_text(text_id)
-        changed = text.status == Status.UNKNOWN and transition(
-            text, Status.NOT_SENT, error_message="the provider never listed its texts, so it may have been sent"
-        )
-    if changed:
-        notify_handler(text)
 
 
 def _resolve(text_id: int, listed: list[ListedText], asked_at: datetime) -> bool:
