@@ -17,7 +17,7 @@ from notifications import rules
 from notifications.models import Claim, Notification
 
 JOB, CALL_ERROR = "job", "call_error"
-# A claim of such a subject ends by itself: no event says that the problem is over.
+# A claim of such a subject expires: no event says that the problem is over.
 EXPIRES_AFTER = {CALL_ERROR: timedelta(hours=2)}
 _WITH_AN_END = [rule.kind for rule in rules.TABLE if rule.ends]
 
