@@ -67,7 +67,7 @@ r.epoch,
 FROM schedules_run r JOIN schedules_schedule s ON s.id = r.schedule_id
 WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') IN ('scheduled', 'retrying')
   AND r.due_at <= %(now)s AND s.status <> 'deleted'
-ORDER BY r.due_at, r.id
+ORDER BY r.due_at, r.number IS NULL, r.id
 FOR NO KEY UPDATE OF s, r SKIP LOCKED
 """
 NEXT_DUE = """
@@ -356,11 +356,19 @@ SELECT count(*) FROM applied
 DELETE_DEFERRALS = """
 DELETE FROM schedules_runreport WHERE run_id = ANY(%(ids)s::bigint[]) AND outcome = 'deferred'
 """
-# They wait until an executor claims them: another run may be open. Runs of paused schedules have no due time.
+# One run of each schedule, because the others would only wait again: its occurrence, or the oldest manual run. It
+# waits until an executor claims it: another run may be open. Runs of paused schedules have no due time.
 WAKE_WAITING = """
 UPDATE schedules_run SET due_at = %(now)s
-WHERE schedule_id = ANY(%(schedules)s::bigint[]) AND waiting_for = 'earlier' AND status = 'scheduled'
-  AND due_at > %(now)s
+WHERE id = ANY(ARRAY(
+    SELECT next.id FROM unnest(%(schedules)s::bigint[]) AS s(id)
+    CROSS JOIN LATERAL (
+        SELECT r.id FROM schedules_run r
+        WHERE r.schedule_id = s.id AND r.waiting_for = 'earlier' AND r.status = 'scheduled'
+          AND r.due_at IS NOT NULL
+        ORDER BY r.number IS NULL, r.id LIMIT 1
+    ) next
+)) AND waiting_for = 'earlier' AND status = 'scheduled' AND due_at > %(now)s
 RETURNING id
 """
 # Runs that are held and have been tried. Those of paused schedules have no due time.

@@ -179,6 +179,40 @@ def test_runs_of_a_backfill_wait_for_each_other(world: World) -> None:
     assert world.note.times == [run.trigger_at for run in made]
 
 
+def test_an_occurrence_waits_for_one_run_of_a_backfill(world: World) -> None:
+    schedule = world.schedule(every=1, unit="hour", overlap="buffer_one", missed="last")
+    since = clock.now()
+    world.travel(3 * 3600)
+    world.go()
+    made = backfill.run_range(schedule.pk, since, clock.now(), actor=ANA)
+    started = []
+    for _ in range(4):  # occurrence 6 is younger than the runs of the backfill
+        world.travel(3600)
+        world.execute()
+        world.work()
+        started.append(world.note.done[-1].number)
+        world.settle()
+    assert started == [None, 4, None, 6]
+    world.go()
+    assert world.note.times[-1] == made[-1].trigger_at
+    assert [Run.objects.get(pk=run.pk).status for run in made] == ["succeeded"] * 3
+
+
+def test_the_end_of_a_run_wakes_one_run_of_a_backfill(world: World) -> None:
+    schedule = world.schedule(every=1, unit="hour", overlap="buffer_one", missed="last")
+    since = clock.now()
+    world.travel(6 * 3600)
+    world.go()
+    made = backfill.run_range(schedule.pk, since, clock.now(), actor=ANA)
+    world.execute()
+    waiting = schedule.runs.filter(waiting_for="earlier")
+    before = dict(waiting.values_list("pk", "due_at"))
+    world.work()
+    world.settle()
+    changed = [pk for pk, due_at in waiting.values_list("pk", "due_at") if due_at != before[pk]]
+    assert changed == [made[1].pk]
+
+
 # --- Cancel a running run
 # -----------------------------------------------------------------------------------------
 

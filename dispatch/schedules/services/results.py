@@ -67,7 +67,7 @@ def release_waiting_runs(schedule_ids: Sequence[int], limit_ids: Iterable[int | 
 
 
 def wake_waiting_runs(schedule_ids: Sequence[int], now: datetime) -> None:
-    """Make the runs that wait for an earlier run of these schedules due now."""
+    """Make the next run that waits for an earlier run of each of these schedules due now."""
     if schedule_ids and fetch_all(sql.WAKE_WAITING, {"schedules": list(schedule_ids), "now": now}):
         queues.notify_loop(EXECUTOR)
 
