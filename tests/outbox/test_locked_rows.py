@@ -12,7 +12,9 @@ from dispatch.core import clock
 from dispatch.outbox import loops
 from dispatch.outbox.models import Message, MessageGroup
 from dispatch.outbox.services import attempts, recovery, scheduling
+from dispatch.outbox.services.intake import NewMessage, accept_messages
 from dispatch.outbox.services.scheduling import RequeuedMessage
+from tests.core.threads import Elsewhere
 from tests.harness.outbox import World
 from tests.support.waiting import PATIENCE
 
@@ -112,3 +114,26 @@ def test_putting_back_leaves_what_is_held(world: World) -> None:
     with held(MessageGroup, group_of(ids[0])):
         scheduling.requeue(returns)
         assert world.statuses(ids) == ["QUEUED", "PENDING"]
+
+
+def test_lists_with_the_same_keys_in_another_order_do_not_deadlock(world: World) -> None:
+    """Both wait for a third request, whose message is the second of each."""
+    erp = world.endpoint(mode="IMMEDIATE")
+    answers: list[list[int]] = []
+
+    def send(keys: str) -> None:
+        items = [NewMessage("order.changed", "{}", erp, idempotency_key=key) for key in keys]
+        answers.append([accepted.id for accepted in accept_messages(world.organization.pk, items)])
+
+    send("B")  # the group exists from now on
+    with transaction.atomic():
+        send("M")
+        both = [Elsewhere(lambda keys=keys: send(keys)) for keys in ("AMZ", "ZMA")]  # type: ignore[misc]
+        for one in both:
+            one.wait_for_lock()
+        transaction.set_rollback(True)
+    for one in both:
+        one.finish()
+    *_, first, second = answers
+    assert first == second[::-1]
+    assert sorted(Message.objects.values_list("idempotency_key", flat=True)) == ["A", "B", "M", "Z"]

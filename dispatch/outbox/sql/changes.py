@@ -9,6 +9,7 @@ from dispatch.core.db.prepared import EVENTS
 NEW_IDS = """
 SELECT nextval(pg_get_serial_sequence('outbox_message', 'id')) FROM generate_series(1, %(count)s::int)
 """
+# Two lists with the same keys are inserted in the same order: otherwise each would wait for the other.
 ADD_MESSAGES = f"""
 WITH added AS (
     INSERT INTO outbox_message
@@ -24,6 +25,7 @@ WITH added AS (
                 %(keys)s::text[], %(events)s::bigint[], %(webhook_ids)s::text[])
          AS v(id, organization_id, endpoint_id, target_id, url, type, payload, group_id, sequence, mode,
               scheduled_for, expires_at, idempotency_key, event_id, webhook_id)
+    ORDER BY v.idempotency_key COLLATE "C", v.id
     ON CONFLICT DO NOTHING
     RETURNING id, organization_id, type, endpoint_id
 ), appended AS (
