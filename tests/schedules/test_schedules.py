@@ -188,6 +188,13 @@ def test_payload_with_another_type_of_an_equal_value_is_a_change(world: World, v
     assert repr(world.again(schedule).payload["body"]["urgent"]) == repr(value)
 
 
+@pytest.mark.parametrize("value", [1e16, 1.5e300, -0.0])
+def test_payload_with_a_number_that_is_stored_in_another_form_is_no_change(world: World, value: float) -> None:
+    payload = {"body": {"n": value}}
+    schedule = world.schedule(every=1, unit="day", payload=payload)
+    assert schedules.change_schedule(schedule.pk, {"payload": payload}, actor=ANA).version == 1
+
+
 def test_a_changed_kind_takes_queued_runs_along(world: World) -> None:
     schedule = world.schedule(trigger_at=clock.now())
     world.execute()

@@ -12,8 +12,8 @@ from django.db import IntegrityError, transaction
 
 from accounts.models import Organization
 from dispatch.core import clock, events
-from dispatch.core.api.idempotency import body_hash
 from dispatch.core.api.problems import Conflict
+from dispatch.core.db.stored_json import is_same_json
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.languages import gettext as _
 from dispatch.outbox import catalog
@@ -89,7 +89,7 @@ def change_type(type_id: int, changes: Mapping[str, Any], *, actor: Actor = SYST
         for name, value in changed.items():
             setattr(row, name, value)
         row.save(update_fields=list(changed)) if changed else None
-        if body_hash(content) != body_hash(before):  # in Python, 1, 1.0 and True are equal
+        if not is_same_json(before, content):
             _add_version(row, *content)
             changed["version"] = row.version
         if changed:

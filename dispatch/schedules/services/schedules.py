@@ -13,9 +13,9 @@ from django.db.models import F
 
 from accounts import limits
 from dispatch.core import clock, events, fault_injection
-from dispatch.core.api.idempotency import body_hash
 from dispatch.core.api.problems import Conflict
 from dispatch.core.db.prepared import fetch_all
+from dispatch.core.db.stored_json import is_same_json
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
@@ -277,10 +277,10 @@ def cancel_runs(runs: Any, now: datetime, actor: Actor, reason: str) -> list[int
 
 
 def _changed_fields(schedule: Schedule, given: dict[str, Any]) -> list[str]:
-    """Return the fields whose values differ. In JSON, so do 1, 1.0 and true, which are equal in Python."""
-    changed = {name for name in given if getattr(schedule, name) != given[name]}
-    if "payload" in given and body_hash(schedule.payload) != body_hash(given["payload"]):
-        changed.add("payload")
+    """Return the fields whose values differ."""
+    changed = [name for name in given if name != "payload" and getattr(schedule, name) != given[name]]
+    if "payload" in given and not is_same_json(schedule.payload, given["payload"]):
+        changed.append("payload")
     return sorted(changed)
 
 
