@@ -12,11 +12,12 @@ from django.db import connection
 from accounts.models import time_zones as all_zones
 from dispatch.core import clock
 from dispatch.schedules.models import Run, Schedule, ZoneRules
-from dispatch.schedules.services import schedules, time_zones
+from dispatch.schedules.services import calendars, schedules, time_zones
 from dispatch.schedules.services.retention import delete_expired_runs
 from dispatch.schedules.services.time_zones import ZoneWalk
 from tests.api.client import Api
 from tests.harness.schedules import ANA, World
+from tests.schedules.test_calendars import day, ics
 from tests.support import factories
 
 DENVER, NEW_YORK = "America/Denver", "America/New_York"
@@ -141,6 +142,24 @@ def test_new_rules_make_up_for_no_occurrence_of_a_stretch(world: World, two_zone
     walked()
     assert wall(world.again(schedule), DENVER) == "2027-01-16 09:00"
     assert world.told(schedule) == ["created"]
+
+
+def test_new_rules_make_up_for_no_occurrence_that_a_calendar_had_excluded(
+    world: World, two_zones: dict[str, str]
+) -> None:
+    world.travel_to(world.at("2027-01-01 12:00", DENVER))
+    walked()
+    away = calendars.create_calendar(world.organization.pk, "Away", content=ics(day("20270108")), actor=ANA)
+    schedule = world.schedule(
+        cron="0 9 * * FRI", time_zone=DENVER, missed="last", missed_after_s=10**6, exclude_calendars=[away.pk]
+    )
+    world.travel_to(world.at("2027-01-10 12:00", DENVER))
+    calendars.change_calendar(away.pk, {"content": ics(day("20270212"))}, actor=ANA)
+    calendars.apply_calendar(away.pk)
+    assert wall(world.again(schedule), DENVER) == "2027-01-15 09:00"
+    two_zones[DENVER] = "2"
+    walked()
+    assert wall(world.again(schedule), DENVER) == "2027-01-15 09:00"
 
 
 def test_all_schedules_are_walked_in_batches(

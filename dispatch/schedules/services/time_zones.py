@@ -91,8 +91,10 @@ def move_next_run(
         run = waiting.exclude(number=None).select_for_update(no_key=True).first()
         if run is None or schedule.status not in _COMING or run.trigger_at <= now:
             return False
-        # When its next run was created, or the timing changed, all earlier occurrences had been run or skipped.
-        after = now if only_from_now else max(run.created_at, schedule.changed_at)
+        # When its next run was created, or the timing changed, all earlier occurrences had been run or skipped, or
+        # had been excluded by a calendar that may have changed since.
+        is_from_now = only_from_now or bool(schedule.exclude_calendars)
+        after = now if is_from_now else max(run.created_at, schedule.changed_at)
         at = recurrence.next_after(schedule.timing, after, schedule.taken)
         if at is None or at == run.trigger_at:
             return False
