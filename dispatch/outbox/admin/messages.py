@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from django.contrib import admin, messages
 from django.db.models import F, QuerySet
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, QueryDict
 from django.urls import reverse
 from django.utils.html import format_html, format_html_join
 from django.utils.translation import gettext
@@ -383,7 +383,7 @@ class MessageGroupAdmin(OwnedAdmin):
 
     @admin.action(description=_("Retry the blocking messages"), permissions=["act"])
     def retry_blockers(self, request: Any, queryset: QuerySet) -> None:
-        apply_action(request, Action.RETRY, _blockers(queryset), can_continue=False)
+        apply_action(request, Action.RETRY, _blockers(queryset), list_of_rest=_list_of_blockers(self))
 
     @admin.action(description=_("Ignore the blocking messages"), permissions=["act"])
     def ignore_blockers(self, request: Any, queryset: QuerySet) -> None:
@@ -430,11 +430,11 @@ def exact_time(moment: datetime, zone: str) -> str:
     return f"{moment.astimezone(ZoneInfo(zone)):%Y-%m-%d %H:%M:%S %Z}"
 
 
-def apply_action(request: Any, chosen: Action, rows: QuerySet, *, can_continue: bool = True) -> None:
+def apply_action(request: Any, chosen: Action, rows: QuerySet, *, list_of_rest: str = "") -> None:
     """Apply the action to the oldest MAX_AT_ONCE rows that allow it.
 
-    Reports how many changed, how to go on if there are more, and why the others did not change. `can_continue`:
-    the list has the filter "after".
+    Reports how many changed, how to go on if there are more, and why the others did not change. `list_of_rest`:
+    the URL of the list of messages with the filters of `rows`, if it is not the list of this request.
     """
     others = rows.exclude(status__in=chosen.before).order_by().values_list("status", flat=True)
     refused = Counter(others[:MAX_AT_ONCE])
@@ -447,27 +447,29 @@ def apply_action(request: Any, chosen: Action, rows: QuerySet, *, can_continue: 
     if done.changed or not refused:
         messages.success(request, gettext(DONE[chosen]).format(count=len(done.changed)))
     if has_more:
-        messages.warning(request, _how_to_go_on(request, chosen, ids[-1], can_continue=can_continue))
+        messages.warning(request, _how_to_go_on(request, chosen, ids[-1], list_of_rest))
     if refused:
         statuses = ", ".join(sorted(translate_label(Status(status).label) for status in refused))
         count = format_count(refused.total(), MAX_AT_ONCE)
         messages.warning(request, gettext(NOT_DONE[chosen]).format(count=count, statuses=statuses))
 
 
-def _how_to_go_on(request: Any, chosen: Action, last: int, *, can_continue: bool) -> str:
+def _how_to_go_on(request: Any, chosen: Action, last: int, list_of_rest: str) -> str:
     """Return what a user does about the rest.
 
     Repeating the action would find the same messages again once they were delivered, or have failed, again.
     """
-    if chosen not in (Action.REPLAY, Action.RETRY) or not can_continue:
+    if chosen not in (Action.REPLAY, Action.RETRY):
         words = gettext("At most {count:,} at once, oldest first. Repeat for the rest.")
         return words.format(count=MAX_AT_ONCE)
-    query = request.GET.copy()
+    at, filters = list_of_rest.split("?") if list_of_rest else ("", request.GET.urlencode())
+    query = QueryDict(filters, mutable=True)
     query[AfterFilter.parameter_name] = str(last)
     query.pop("p", None)  # the page of the list
     return format_html(
-        '{} <a class="underline" href="?{}">{}</a>',
+        '{} <a class="underline" href="{}?{}">{}</a>',
         gettext("At most {count:,} at once, oldest first.").format(count=MAX_AT_ONCE),
+        at,
         query.urlencode(),
         gettext("Continue after message {number}").format(number=last),
     )
@@ -476,6 +478,12 @@ def _how_to_go_on(request: Any, chosen: Action, last: int, *, can_continue: bool
 def format_count(number: int, most: int = COUNT_LIMIT) -> str:
     """Format a count that stops at `most`."""
     return gettext("{count:,} or more").format(count=number) if number >= most else f"{number:,}"
+
+
+def _list_of_blockers(own: OwnedAdmin) -> str:
+    """Return the URL of the list of the messages that block their groups."""
+    at = reverse(f"{own.admin_site.name}:outbox_message_changelist")
+    return f"{at}?{StuckFilter.parameter_name}=blocking"
 
 
 def _blockers(groups: QuerySet) -> QuerySet:

@@ -108,14 +108,33 @@ def test_a_list_after_no_message_shows_all(dispatcher: Client, world: World, erp
     assert sorted(row.pk for row in listed.context["cl"].queryset) == ids
 
 
-def test_blocking_messages_are_resolved_in_parts(dispatcher: Client, world: World) -> None:
-    crm, blocked = world.endpoint("CRM", permanent_codes=[400]), MessageGroup.objects.exclude(blocked_by=None)
+@pytest.fixture
+def blocked(world: World) -> list[int]:
+    """Return the ids of three messages that block their groups."""
+    crm, groups = world.endpoint("CRM", permanent_codes=[400]), MessageGroup.objects.exclude(blocked_by=None)
     for name in "abc":
         world.receiver.answer(name, 400)
         world.send(crm, name, f"waits for {name}", group=name)
     world.start()
-    wait_until(lambda: blocked.count() == 3, message=lambda: f"blocked: {list(blocked.values('name'))}")
+    wait_until(lambda: groups.count() == 3, message=lambda: f"blocked: {list(groups.values('name'))}")
+    return sorted(pk for pk in groups.values_list("blocked_by", flat=True) if pk)
+
+
+def test_blocking_messages_are_resolved_in_parts(dispatcher: Client, world: World, blocked: list[int]) -> None:
     shown = run_all(dispatcher, "messagegroup", "resolve_blockers")
     assert "2 resolved." in shown
     assert "Repeat for the rest." in shown
-    assert blocked.count() == 1
+    assert MessageGroup.objects.exclude(blocked_by=None).count() == 1
+
+
+def test_blocking_messages_that_fail_again_do_not_hide_the_rest(
+    dispatcher: Client, world: World, blocked: list[int]
+) -> None:
+    shown = run_all(dispatcher, "messagegroup", "retry_blockers")
+    assert "2 retried." in shown
+    rest = re.search(rf'href="([^"]+)">Continue after message {blocked[1]}<', shown)
+    assert rest
+    at = unescape(rest[1])
+    assert at.partition("?")[0] == page("message")
+    listed = dispatcher.get(at)
+    assert [row.pk for row in listed.context["cl"].queryset] == [blocked[2]]
