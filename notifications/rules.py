@@ -284,7 +284,10 @@ TABLE: tuple[Rule, ...] = (
         "account.outage_began", CRITICAL, mark("The phone provider is unavailable"),
         "{effect}: {description}", ("Account {name}", "{then}"), says=_outage_effect,
         to=EVERYBODY, email=True,
-        ends={"account.outage_ended": "reported that the phone provider is available again"},
+        ends={
+            "account.outage_ended": "reported that the phone provider is available again",
+            "account.deactivated": "deactivated the account",
+        },
     ),
     Rule(
         "spend_cap.reached", CRITICAL, mark("The daily spending cap is reached"),

@@ -4,7 +4,8 @@ During an outage, an account makes no calls and sends no texts. The state is on 
 process shares it. An outage begins if the provider refuses the account as a whole, or after `MAX_FAILED_REQUESTS`
 consecutive failures. Meanwhile a loop of telephony probes the account, which costs nothing and calls nobody. If a
 probe succeeds after a failed probe, the outage ends. If all probes succeed, requests are on trial: a successful
-request ends the outage, and a failed request delays the next trial.
+request ends the outage, and a failed request delays the next trial. A deactivated account has no outage: nothing
+uses it.
 """
 
 from __future__ import annotations
@@ -101,6 +102,14 @@ def record_success(account_id: int) -> None:
     """Record that the provider accepted a request of the account. One statement, which usually matches no row."""
     with transaction.atomic(savepoint=False):
         begin_success(account_id)()
+
+
+def end_outage(account_id: int) -> None:
+    """End the outage of an account that was deactivated, because no request and no probe of it will.
+
+    Jobs that wait for it resume, and use the other accounts. Runs in the transaction that deactivates it.
+    """
+    record_success(account_id)
 
 
 def begin_success(account_id: int) -> Callable[[], None]:
@@ -269,15 +278,17 @@ def _fallbacks_of(account: ProviderAccount) -> str:
 
 def last_end(organization_id: int) -> datetime | None:
     """Return when the organization's last outage ended; None during an outage, or if there was none."""
-    accounts = ProviderAccount.objects.filter(organization_id=organization_id, is_active=True)
-    if accounts.exclude(outage="").exists():
+    accounts = ProviderAccount.objects.filter(organization_id=organization_id)
+    if accounts.filter(is_active=True).exclude(outage="").exists():
         return None
     ended: datetime | None = accounts.aggregate(Max("outage_ended_at"))["outage_ended_at__max"]
     return ended
 
 
 def _locked(account_id: int) -> ProviderAccount | None:
-    rows: Any = ProviderAccount.objects.select_for_update(no_key=True, of=("self",)).filter(pk=account_id)
+    """Lock an active account. Late results of a deactivated account count for nothing."""
+    active = ProviderAccount.objects.filter(pk=account_id, is_active=True)
+    rows: Any = active.select_for_update(no_key=True, of=("self",))
     account: ProviderAccount | None = rows.first()
     return account
 

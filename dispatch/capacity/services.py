@@ -50,13 +50,15 @@ def save_row(row: Limited, changed: Mapping[str, Any], *, actor: Actor) -> None:
         if not names:
             return
         row.save(update_fields=names)
-        paused = changed.get("is_paused")
+        paused, active = changed.get("is_paused"), changed.get("is_active")
         if paused is not None:
             _append_event(row, "paused" if paused else "resumed", actor)
-        if others := [name for name in names if name != "is_paused"]:
+        if active is not None:
+            _append_event(row, "activated" if active else "deactivated", actor)
+        if others := [name for name in names if name not in ("is_paused", "is_active")]:
             _append_event(row, "changed", actor, fields=others)
         if isinstance(row, ProviderAccount):
-            account_outages.probe_now(row.pk)
+            (account_outages.probe_now if row.is_active else account_outages.end_outage)(row.pk)
 
 
 def set_token(account: ProviderAccount, token: str, *, actor: Actor) -> None:

@@ -157,6 +157,29 @@ def test_new_token_triggers_a_probe_immediately(account: ProviderAccount) -> Non
     assert now_is(account).outage == ""
 
 
+def test_deactivating_an_account_ends_its_outage(account: ProviderAccount) -> None:
+    fail(account, 3)
+    failing = now_is(account)
+    failing.is_active = False
+    services.save_row(failing, {"is_active": False}, actor=SYSTEM)
+    ended = now_is(account)
+    assert (ended.outage, ended.failed_requests, ended.probe_at) == ("", 0, None)
+    assert kinds() == ["account.outage_began", "account.outage_ended"]
+    assert account_outages.last_end(account.organization_id) == ended.outage_ended_at
+    ended.name = "Old account"
+    services.save_row(ended, {"name": "Old account"}, actor=SYSTEM)
+    assert kinds() == ["account.outage_began", "account.outage_ended"], "once"
+
+
+def test_late_failures_of_a_deactivated_account_begin_no_outage(account: ProviderAccount) -> None:
+    account.is_active = False
+    services.save_row(account, {"is_active": False}, actor=SYSTEM)
+    fail(account, 3)
+    assert not account_outages.record_failure(account.pk, "refused", "Authenticate", is_certain=True)
+    account_outages.record_probe(account.pk, ("refused", "Authenticate"))
+    assert (now_is(account).outage, kinds()) == ("", [])
+
+
 @pytest.mark.parametrize(
     ("outcomes", "outage"),
     [

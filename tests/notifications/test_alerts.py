@@ -7,6 +7,7 @@ from django.db import transaction
 
 from accounts.models import Membership, User
 from dispatch.capacity import account_outages
+from dispatch.capacity import services as capacity
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
@@ -19,7 +20,7 @@ from dispatch.outbox.services import target_health
 from dispatch.telephony.models import Call
 from notifications import loops, rules
 from notifications.models import Alert, EscalationPolicy, Notification, Preference, Route
-from notifications.services import notifications
+from notifications.services import acknowledgement, notifications
 from tests.api.client import Api
 from tests.core.horizon import all_readable
 from tests.core.threads import Elsewhere
@@ -298,6 +299,25 @@ def test_an_outage_of_the_provider_alerts_dispatchers_and_admins(ours):
     assert {row.settled_how for row in Notification.objects.all()} == {
         "Dispatch reported that the phone provider is available again"
     }
+
+
+def test_alert_of_an_outage_ends_when_the_account_is_deactivated(ours):
+    """Nothing else could end it: neither requests nor probes use the account."""
+    account = ours.row(ProviderAccount)
+    account_outages.record_failure(account.pk, "refused", "Authenticate (error 20003)", is_certain=True)
+    notify()
+    alert = Alert.objects.get()
+    acknowledgement.acknowledge_alert(alert.pk, user=ours.dispatcher, actor=ANA, via="app")
+    account.refresh_from_db()
+    account.is_active = False
+    capacity.save_row(account, {"is_active": False}, actor=ANA)
+    notify()
+    alert.refresh_from_db()
+    assert (alert.status, alert.settled_how) == ("settled", "Ana deactivated the account")
+    clock.travel(3600)
+    loops.escalate()
+    alert.refresh_from_db()
+    assert (alert.status, alert.returns) == ("settled", 0)
 
 
 def test_paused_campaign_is_listed_until_it_resumes(ours):

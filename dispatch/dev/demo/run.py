@@ -202,7 +202,9 @@ def end_earlier_runs() -> list[ProviderAccount]:
     for number in OutboundNumber.objects.filter(organization__slug__startswith=SLUG, is_paused=False):
         capacity.set_paused(number, True, actor=SYSTEM)
     accounts = list(ProviderAccount.objects.filter(organization__slug__startswith=SLUG, is_active=True))
-    ProviderAccount.objects.filter(pk__in=[account.pk for account in accounts]).update(is_active=False)
+    for account in accounts:
+        account.is_active = False
+        capacity.save_row(account, {"is_active": False}, actor=SYSTEM)
     return accounts
 
 
