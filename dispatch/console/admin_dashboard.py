@@ -57,7 +57,7 @@ def cards(organization: Organization) -> list[Card]:
     usable = OutboundNumber.objects.of(organization).filter(is_paused=False)
     lines = sum(usable.values_list("max_channels", flat=True))
     in_use = calls.filter(ended_at=None).count()
-    trouble = calls.filter(created_at__gte=today, status__in=["lost", "failed", "rejected", "unknown"]).count()
+    trouble = calls.filter(requested_at__gte=today, status__in=["lost", "failed", "rejected", "unknown"]).count()
     errors = Message.objects.of(organization).filter(status="ERROR").count()
     failed = Run.objects.of(organization).filter(status="failed", ended_at__gte=today - timedelta(days=1)).count()
     leads = Lead.objects.of(organization).filter(status="backlog", reason="", due_at__lte=clock.now()).count()

@@ -10,6 +10,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
@@ -60,6 +61,19 @@ class Desk:
         if status in ("completed", "cancelled"):
             defaults["ended_at"] = clock.now()
         return Job.objects.create(submission=submission, status=status, **{**form, **defaults, **fields})
+
+    def failed_call(self, **fields: Any) -> Call:
+        """Create a call that the phone provider rejected, by default just now."""
+        number = OutboundNumber.objects.of(self.organization).first() or make.number(self.organization)
+        given = {
+            "purpose": "offer", "subject_id": Call.objects.count(), "line_slot": 1, "pool_slot": 1,
+            "to_phone": make.phone(), "status": "rejected", "place_by": clock.now(), "ended_at": clock.now(),
+            "requested_at": clock.now(), "error_code": "21210", **fields,
+        }  # fmt: skip
+        return Call.objects.create(
+            organization=self.organization, account=number.account, number=number, pool=number.pool,
+            from_phone=number.phone, **given,
+        )  # fmt: skip
 
     def technician(self, name: str = "", **fields: Any) -> Any:
         return make.technician(self.organization, name, **fields)
@@ -294,14 +308,8 @@ def test_a_claim_ends_with_its_cause(desk):
 
 
 def test_call_problems_are_summarized(desk):
-    number = make.number(desk.organization)
-    for n in range(3):
-        Call.objects.create(
-            organization=desk.organization, purpose="offer", subject_id=n, account=number.account, number=number,
-            pool=number.pool, line_slot=1, pool_slot=1, to_phone=make.phone(), from_phone=number.phone,
-            status="rejected", place_by=clock.now(), ended_at=clock.now(), error_code="21210",
-            error_message="The number is not verified",
-        )  # fmt: skip
+    for message in ("Not verified", "Not verified", "The number is not verified"):
+        desk.failed_call(error_message=message)
     told = desk.list_of(desk.see(), "attention")
     assert "The phone provider rejects calls (error 21210)" in told
     assert "3 calls in the last hour. The number is not verified" in told

@@ -9,11 +9,16 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from dispatch.console import admin_dashboard
+from dispatch.console.board.attention import find_attention
+from dispatch.console.board.filters import NO_FILTERS
 from dispatch.core import clock
 from dispatch.jobs.models import Job, Submission
 from tests.console.test_board import Desk
 from tests.support import factories as make
+from tests.support.copies import copy_row
 from tests.support.page_files import linked_files
+from tests.support.plans import explain_rows_read, forget_statistics
 
 pytestmark = pytest.mark.django_db
 
@@ -70,3 +75,20 @@ def test_first_view_of_2000_open_jobs_is_small_and_needs_few_queries(desk, setti
         answer = desk.client.get(address, headers={"Accept-Encoding": "gzip"})
         sizes[address] = len(b"".join(answer) if answer.streaming else answer.content)
     assert sum(sizes.values()) <= MAX_BYTES, sizes
+
+
+@pytest.mark.parametrize("load", [lambda of: find_attention(of, NO_FILTERS), admin_dashboard.cards])
+def test_failed_calls_are_found_without_reading_those_of_other_days(desk, load):
+    earlier = clock.now() - timedelta(days=2)
+    call = desk.failed_call(created_at=earlier, requested_at=earlier)
+    copy_row(call, 3000, {
+        "subject_id": "1000 + n", "created_at": "t.created_at - n * interval '1 hour'",
+        "requested_at": "t.requested_at - n * interval '1 hour'",
+    })  # fmt: skip
+    forget_statistics(["telephony_call"])
+    with CaptureQueriesContext(connection) as queries:
+        load(desk.organization)
+    of_calls = [query["sql"] for query in queries if 'FROM "telephony_call"' in query["sql"]]
+    assert of_calls
+    for statement in of_calls:
+        assert explain_rows_read(statement.replace("%", "%%"), []) < 500, statement

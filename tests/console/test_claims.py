@@ -42,7 +42,8 @@ def fail_call(office: Organization) -> None:
     Call.objects.create(
         organization=office, purpose="offer", subject_id=Call.objects.count(), account=number.account,
         number=number, pool=number.pool, line_slot=1, pool_slot=1, to_phone=make.phone(), from_phone=number.phone,
-        status="rejected", place_by=clock.now(), ended_at=clock.now(), error_code="21210",
+        status="rejected", place_by=clock.now(), requested_at=clock.now(), ended_at=clock.now(),
+        error_code="21210",
     )  # fmt: skip
 
 

@@ -131,7 +131,7 @@ def _call_errors(organization: Organization) -> list[AttentionItem]:
     failed = Q(status__in=[Call.Status.REJECTED, Call.Status.UNKNOWN, Call.Status.LOST]) | (
         Q(status=Call.Status.FAILED) & ~Q(error_code="")
     )
-    calls = Call.objects.of(organization).filter(failed, created_at__gte=since).order_by("-id")[:MAX_CALLS]
+    calls = Call.objects.of(organization).filter(failed, requested_at__gte=since).order_by("-id")[:MAX_CALLS]
     groups: dict[tuple[str, str], list[Call]] = defaultdict(list)
     over = _ended_outages(organization, since) if calls else {}
     for call in calls:
