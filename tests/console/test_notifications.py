@@ -159,6 +159,28 @@ def test_only_notifications_for_the_users_role_are_offered(
     assert "technician.auto_paused:voice" in ticked(page)  # the organization made it an alert
 
 
+def test_notifications_for_everybody_are_offered_to_everybody(
+    browser: Browser, office: Organization, dora: User
+) -> None:
+    here = browser(dora)
+    assert {"account.outage_began:voice", "spend_cap.warned:email"} <= ticked(here.get(CHOICES))
+    here.post(CHOICES, {"kind": "spend_cap.warned", "spend_cap.warned:shown": "on"})
+    assert not wants_of(office.pk, [dora.pk], "spend_cap.warned")[dora.pk].email
+    page = browser(make.admin(office)).get(CHOICES).content.decode()
+    for kind in ("account.outage_began", "job.note_written"):
+        row = page.partition(f'value="{kind}"')[2].partition("</tr>")[0]
+        assert row
+        assert "Goes to dispatchers" not in row, "admins get it at once"
+
+
+def test_notifications_about_what_belongs_to_a_user_are_offered_to_dispatchers(
+    browser: Browser, dora: User
+) -> None:
+    page = browser(dora).get(CHOICES)
+    assert {"alert_channel.stopped", "push_subscription.expired"} <= set(kinds(page))
+    assert "endpoint.disabled" not in kinds(page)
+
+
 def test_preference_applies_and_can_be_reset(browser: Browser, office: Organization, dora: User) -> None:
     here = browser(dora)
     page = here.get(CHOICES)

@@ -108,12 +108,16 @@ def render_settings(request: HttpRequest, *, status: int = 200, **more: Any) -> 
 
 
 def _can_reach(choice: Choice, role: str) -> bool:
-    """Return whether this kind can reach the user. Notifications for admins never go to dispatchers."""
-    return choice.is_enabled and (role == Membership.Role.ADMIN or choice.to == rules.DISPATCHERS)
+    """Return whether this kind can reach the user.
+
+    Notifications for admins never go to dispatchers, except about what belongs to the dispatcher.
+    """
+    is_for_role = role == Membership.Role.ADMIN or choice.to != rules.ADMINS
+    return choice.is_enabled and (is_for_role or bool(choice.rule.owner))
 
 
 def _note(choice: Choice, role: str) -> str:
-    if role != Membership.Role.ADMIN or choice.to == rules.ADMINS:
+    if role != Membership.Role.ADMIN or choice.to != rules.DISPATCHERS or choice.rule.owner:
         return ""
     if choice.is_alert:
         return _("Goes to dispatchers. You get it if nobody acknowledges it or if there is no dispatcher.")
