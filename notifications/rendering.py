@@ -149,6 +149,8 @@ def title_and_body(row: Notification | Alert) -> tuple[str, str]:
     """Return the title and the details in the active language."""
     if languages.is_english():
         return row.title, row.body
+    if row.kind not in BY_KIND:
+        return translate_stored(row.title), translate_stored(row.body)
     if title := translation.translate_title(row.kind, row.title):
         return title, translation.translate_details(row.kind, row.body)
     return short_title_and_body(row)
@@ -177,7 +179,7 @@ def title_of(row: Notification) -> str:
 def _named_title(row: Notification | Alert) -> str:
     """Return the translated name of the kind of event, with the number of its job and why the job is pending."""
     rule = BY_KIND.get(row.kind)
-    parts = [_(rule.label) if rule else ""]
+    parts = [_(rule.label) if rule else translate_stored(row.title)]
     if row.subject_type == "job":
         parts += [_("Job {number}").format(number=row.subject_id), _translated_reason(row)]
     return ". ".join(part for part in parts if part)

@@ -17,6 +17,7 @@ from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
+from dispatch.core.stored_texts import mark_stored
 from notifications import rules
 from notifications.channels import kinds
 from notifications.channels.failure_reasons import Failure
@@ -24,6 +25,8 @@ from notifications.models import Alert, AlertChannel, Channel, Delivery, Level, 
 
 CHAT_LOOP = "notifications_chat"
 TEST_KIND = "alert_channel.tested"
+TEST_TITLE = mark_stored("Test message to {name}")
+TEST_BODY = mark_stored("If you can read this, the channel works.")
 MAX_PER_PERSON, MAX_PER_TEAM, MAX_NAME = 5, 10, 60
 TEST_RATE = throttling.Rate(10, 600)
 # After this many failed attempts in a row, a channel waits before the next one.
@@ -136,8 +139,8 @@ def send_test(row: AlertChannel, *, user: User, actor: Actor) -> Delivery:
             event_id=event.pk,
             kind=TEST_KIND,
             level=Level.QUIET,
-            title=f"Test message to {channel.name}"[: rules.MAX_TITLE],
-            body="If you can read this, the channel works.",
+            title=TEST_TITLE.format(name=channel.name)[: rules.MAX_TITLE],
+            body=TEST_BODY,
             subject_type="alert_channel",
             subject_id=channel.pk,
             read_at=clock.now(),

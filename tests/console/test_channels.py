@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -67,6 +68,24 @@ def test_channel_is_added_tested_and_removed(chat_services: Answers, office: Org
     browser.post(f"/notifications/channels/{channel.pk}/remove/")
     assert "Night shift" not in page(browser).partition('id="channels"')[2]
     assert AlertChannel.objects.get().config == {}
+
+
+def test_test_message_is_in_the_language_of_its_user(
+    chat_services: Answers, office: Organization, dora: User
+) -> None:
+    dora.language = "es"
+    dora.save()
+    browser = make.browser(dora)
+    browser.post("/notifications/channels/new/slack/", {"name": "Noche", "url": SLACK_URL})
+    loops.send_chat()
+    title, body = "Mensaje de prueba para Noche", "Si puede leer esto, el canal funciona."
+    sent = json.dumps(chat_services.requests[-1].json, ensure_ascii=False)
+    assert f"Desert Air: {title}" in sent
+    assert body in sent
+    assert title in browser.get("/notifications/").content.decode()
+    spanish = {"X-Organization": office.slug, "Accept-Language": "es"}
+    (row,) = browser.get("/api/v1/notifications/", headers=spanish).json()["results"]
+    assert (row["title"], row["body"]) == (title, body)
 
 
 def test_failed_test_is_not_repeated(chat_services: Answers, office: Organization, dora: User) -> None:
