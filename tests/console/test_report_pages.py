@@ -92,6 +92,23 @@ def test_jobs_without_a_technician_are_counted_by_their_last_reason(desk):
     assert "Not assigned, by reason" in desk.see(f"/reports/?{SPAN}")
 
 
+def test_a_merged_duplicate_is_no_second_job(desk):
+    phone = make.phone()
+    received(desk, 17, after_s=60, customer_phone=phone)
+    twice = received(desk, 17, customer_phone=phone)
+    Job.objects.filter(pk=twice.pk).update(
+        status="cancelled", pending_reason="", ended_at=NOON, duplicate_state=Job.DuplicateState.MERGED
+    )
+    (day,) = table(desk, "overview", "by=day")
+    assert (day["jobs"], day["assigned"]) == ("1", "1")
+    assert table(desk, "overview", "by=unserved") == []
+    (customer,) = table(desk, "customers")
+    assert (customer["jobs"], customer["canceled"], customer["earlier_jobs"]) == ("1", "0", "0")
+    assert "<dd>0%</dd>" in desk.see(f"/reports/customers/?{SPAN}"), "no returning customer"
+    rows = {row["hour (America/Phoenix)"]: row for row in table(desk, "hours")}
+    assert (rows["10:00"]["total"], rows["10:00"]["not_assigned"]) == ("1", "0.0")
+
+
 def test_technicians_by_offers_answers_and_jobs(desk):
     ann, bob = desk.technician("Ann"), desk.technician("=Bob")
     job = received(desk, 18, after_s=60, technician=ann)

@@ -35,7 +35,7 @@ SELECT * FROM (
         count(*) FILTER (WHERE created_at < %(since)s) AS earlier
     FROM jobs_job
     WHERE organization_id = %(organization_id)s AND created_at < %(until)s
-    AND customer_phone <> '' AND customer_phone || '' > %(after)s
+    AND duplicate_state <> 'merged' AND customer_phone <> '' AND customer_phone || '' > %(after)s
     GROUP BY customer_phone
 ) c WHERE jobs > 0
 """.format(

@@ -35,7 +35,7 @@ FROM (
         ELSE created_at END AS began
     FROM jobs_job
     WHERE organization_id = %(organization_id)s AND created_at >= %(since)s AND created_at < %(until)s
-    AND (%(service_id)s::bigint IS NULL OR service_type_id = %(service_id)s)
+    AND (%(service_id)s::bigint IS NULL OR service_type_id = %(service_id)s) AND duplicate_state <> 'merged'
 ) j
 GROUP BY GROUPING SETS ((hour, day), (hour))
 """

@@ -60,6 +60,7 @@ def build(organization: Organization, period: Period, filters: Filters) -> Repor
             Table("spend", mark("Cost of calls and texts by day"), mark("Day"), SPEND_COLUMNS, _costs(spend.days)),
         ],
         is_empty=not now.total.jobs,
+        note=mark("A job that was merged into another one does not count."),
         extra={"choices": [service_choice(organization, filters)], "unknown_prices": spend.unknown},
     )
 

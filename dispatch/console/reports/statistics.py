@@ -11,7 +11,8 @@ from dispatch.console.reports.periods import Period
 from dispatch.console.reports.queries import fetch, span_parameters
 from dispatch.jobs.models import ServiceType
 
-# Each job of the span once, with its offers aggregated; then by day, by service, and total.
+# Each job of the span once, with its offers aggregated; then by day, by service, and total. A merged duplicate is
+# no job in any report: the customer asked once.
 _FIGURES = """
 WITH job AS (
     SELECT (j.created_at AT TIME ZONE %(zone)s)::date AS day, j.service_type_id,
@@ -33,7 +34,7 @@ WITH job AS (
         FROM jobs_offer WHERE job_id = j.id
     ) o
     WHERE j.organization_id = %(organization_id)s AND j.created_at >= %(since)s AND j.created_at < %(until)s
-    AND (%(service_id)s::bigint IS NULL OR j.service_type_id = %(service_id)s)
+    AND (%(service_id)s::bigint IS NULL OR j.service_type_id = %(service_id)s) AND j.duplicate_state <> 'merged'
 )
 SELECT day, service_type_id, grouping(day), grouping(service_type_id), count(*), count(*) FILTER (WHERE assigned),
     percentile_cont(0.5) WITHIN GROUP (ORDER BY wait_s), percentile_cont(0.9) WITHIN GROUP (ORDER BY wait_s),

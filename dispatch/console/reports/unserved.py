@@ -28,6 +28,7 @@ LEFT JOIN LATERAL (
 ) pending ON true
 WHERE j.organization_id = %(organization_id)s AND j.created_at >= %(since)s AND j.created_at < %(until)s
 AND j.assigned_at IS NULL AND (%(service_id)s::bigint IS NULL OR j.service_type_id = %(service_id)s)
+AND j.duplicate_state <> 'merged'
 GROUP BY 1
 """
 _NEVER_PENDING = {
