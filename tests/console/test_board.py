@@ -11,6 +11,8 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from dispatch.capacity.models import OutboundNumber
+from dispatch.console.board.attention import find_attention
+from dispatch.console.board.filters import NO_FILTERS
 from dispatch.core import clock
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
@@ -24,6 +26,7 @@ from notifications import services as notifications
 from notifications.models import Claim
 from notifications.services import ownership
 from tests.support import factories as make
+from tests.support.copies import copy_row
 from tests.support.plans import explain_rows_read
 from tests.support.tenants import tenant
 
@@ -315,6 +318,18 @@ def test_call_problems_are_summarized(desk):
     assert "3 calls in the last hour. The number is not verified" in told
     desk.client.post("/board/claims/", {"kind": "call_error", "key": "21210", "do": "claim"})
     assert "Claimed by you" in desk.see()
+
+
+def test_every_failed_call_of_the_last_hour_is_counted(desk):
+    began = clock.now() - timedelta(minutes=50)
+    desk.failed_call(requested_at=began, created_at=began)
+    failed = desk.failed_call(status="failed", error_code="30003", purpose="lead")
+    copy_row(failed, 600, {"subject_id": "1000 + n", "to_phone": "'+1602' || 7000000 + n"})
+    rejected, failing = sorted(find_attention(desk.organization, NO_FILTERS).items, key=lambda item: item.key)
+    assert "(error 21210)" in rejected.title
+    assert (rejected.place.partition(".")[0], rejected.since) == ("1 call in the last hour", began)
+    assert "(error 30003)" in failing.title
+    assert failing.place.startswith("601 calls in the last hour")
 
 
 def test_changes_returns_the_current_state_of_jobs(desk):

@@ -82,9 +82,10 @@ def test_failed_calls_are_found_without_reading_those_of_other_days(desk, load):
     earlier = clock.now() - timedelta(days=2)
     call = desk.failed_call(created_at=earlier, requested_at=earlier)
     copy_row(call, 3000, {
-        "subject_id": "1000 + n", "created_at": "t.created_at - n * interval '1 hour'",
+        "subject_id": "100000 + n", "created_at": "t.created_at - n * interval '1 hour'",
         "requested_at": "t.requested_at - n * interval '1 hour'",
     })  # fmt: skip
+    desk.failed_call()
     forget_statistics(["telephony_call"])
     with CaptureQueriesContext(connection) as queries:
         load(desk.organization)

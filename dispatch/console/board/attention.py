@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from django.db.models import Q
+from django.db.models import Count, Max, Min, Q
 
 from accounts.models import Organization
 from dispatch.capacity.models import ProviderAccount
@@ -32,7 +32,7 @@ from notifications.services.ownership import CALL_ERROR, JOB, has_expired
 MAX_SHOWN, MAX_ALL = 40, 1000
 # A call problem is listed for this long after the last affected call.
 ERRORS_FOR = timedelta(hours=1)
-MAX_CALLS, MAX_OUTAGES = 500, 20
+MAX_OUTAGES = 20
 # In the reason of an outage: "Authenticate (error 20003)".
 _ERROR_CODE = re.compile(r"\(error (\w+)\)$")
 
@@ -61,6 +61,20 @@ class AttentionItem:
     def sort(self) -> str:
         """Return the sort key, ascending: most urgent first, then longest waiting."""
         return f"{self.urgency}{int(self.since.timestamp() * 1000):014d}{self.key:020d}"
+
+
+@dataclass(frozen=True)
+class CallError:
+    """The calls of the last hour that failed with the same error.
+
+    `since`: when the first of them was requested. `newest`: id of the last one.
+    """
+
+    status: str
+    error_code: str
+    count: int
+    since: datetime
+    newest: int
 
 
 @dataclass(frozen=True)
@@ -131,20 +145,21 @@ def _call_errors(organization: Organization) -> list[AttentionItem]:
     failed = Q(status__in=[Call.Status.REJECTED, Call.Status.UNKNOWN, Call.Status.LOST]) | (
         Q(status=Call.Status.FAILED) & ~Q(error_code="")
     )
-    calls = Call.objects.of(organization).filter(failed, requested_at__gte=since).order_by("-id")[:MAX_CALLS]
-    groups: dict[tuple[str, str], list[Call]] = defaultdict(list)
-    over = _ended_outages(organization, since) if calls else {}
-    for call in calls:
-        ended, codes = over.get((call.account_id, call.status), (since, frozenset()))
-        if call.created_at >= ended or call.error_code not in codes:
-            groups[(call.status, call.error_code)].append(call)
-    return [_of_calls(status, code, group) for (status, code), group in groups.items()]
+    calls = Call.objects.of(organization).filter(failed, requested_at__gte=since)
+    if not calls.exists():
+        return []
+    for outage in _ended_outages(organization, since):
+        calls = calls.exclude(outage)
+    groups = calls.order_by().values("status", "error_code")
+    found = groups.annotate(count=Count("pk"), since=Min("requested_at"), newest=Max("pk"))
+    errors = [CallError(**group) for group in found]
+    newest = Call.objects.of(organization).filter(pk__in=[error.newest for error in errors])
+    messages = dict(newest.values_list("pk", "error_message"))
+    return [_of_calls(error, messages.get(error.newest, "")) for error in errors]
 
 
-def _ended_outages(
-    organization: Organization, since: datetime
-) -> dict[tuple[int, str], tuple[datetime, frozenset[str]]]:
-    """Return when outages of accounts ended and which errors were theirs, by account and status of a call.
+def _ended_outages(organization: Organization, since: datetime) -> list[Q]:
+    """Select the calls of accounts whose outage has ended, with the errors of that outage.
 
     Such an error needs nobody's attention once the provider accepts the account again.
     """
@@ -156,32 +171,32 @@ def _ended_outages(
     codes: dict[int, set[str]] = defaultdict(set)
     for account_id, data in began.order_by("-id").values_list("subject_id", "data")[:MAX_OUTAGES]:
         codes[account_id] |= set(_ERROR_CODE.findall(data.get("reason", "")))
-    return {(pk, Call.Status.REJECTED): (at, frozenset(codes[pk])) for pk, at in ended.items()}
+    return [
+        Q(account=pk, status=Call.Status.REJECTED, error_code__in=codes[pk], created_at__lt=at)
+        for pk, at in ended.items()
+    ]
 
 
-def _of_calls(status: str, code: str, calls: list[Call]) -> AttentionItem:
-    newest = calls[0]
+def _of_calls(error: CallError, message: str) -> AttentionItem:
+    """Describe the calls with an error. `message`: what the provider said about the newest one."""
+    code = error.error_code
     words = {
         "rejected": _("The phone provider rejects calls"),
         "failed": _("Calls are failing"),
         "unknown": _("The phone provider isn't responding"),
         "lost": _("The phone provider didn't report the end of some calls"),
-    }[status]
-    detail = describe_error(code, newest.error_message) or (
-        "" if code else _("Checking whether these phones rang.")
-    )
+    }[error.status]
+    detail = describe_error(code, message) or ("" if code else _("Checking whether these phones rang."))
     detail = detail[:1].upper() + detail[1:]
-    count = ngettext("{count} call in the last hour", "{count} calls in the last hour", len(calls)).format(
-        count=len(calls)
-    )
+    calls = ngettext("{count} call in the last hour", "{count} calls in the last hour", error.count)
     return AttentionItem(
         kind=CALL_ERROR,
-        key=error_key(status, code),
-        tone="attention" if status == "rejected" else "late",
+        key=error_key(error.status, code),
+        tone="attention" if error.status == "rejected" else "late",
         state=_("Phone problem"),
         title=_("{problem} (error {code})").format(problem=words, code=code) if code else words,
-        place=f"{count}. {detail}".strip(),
-        since=calls[-1].created_at,
+        place=f"{calls.format(count=error.count)}. {detail}".strip(),
+        since=error.since,
         urgency=Priority.URGENT,
         priority="",
         claim=None,
