@@ -297,6 +297,19 @@ def test_a_statement_over_the_time_limit_asks_for_a_shorter_period(desk, setting
     assert desk.client.get("/reports/hours/csv/").status_code == 422
 
 
+def test_customers_over_the_time_limit_are_refused_before_the_file_begins(desk, monkeypatch):
+    def too_many(*_: object) -> None:
+        raise TooManyRows
+
+    monkeypatch.setattr(customers, "fetch", too_many)
+    answer = desk.client.get(f"/reports/customers/csv/?{SPAN}")
+    assert (answer.status_code, answer["Content-Type"]) == (422, "text/html; charset=utf-8")
+
+
+def test_csv_of_no_customers_has_only_its_header(desk):
+    assert table(desk, "customers") == []
+
+
 STATEMENTS = 60
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, cast
 
 from django.conf import settings
@@ -76,6 +77,8 @@ def _csv(request: HttpRequest, kind: ReportKind, period: Period, filters: Filter
     if kind.slug == "customers":
         head = [kind.slug[:-1], *(column.key for column in customers.COLUMNS)]
         pages = customers.export_pages(request.organization, period, filters)
+        # A file that has begun can't be refused, so the first page is read before.
+        pages = itertools.chain(list(itertools.islice(pages, 1)), pages)
         return csv_files.csv_stream(_file_name(request, kind.slug, period), head, pages)
     table = choose_table(kind.build(request.organization, period, filters), request.GET.get("by", ""))
     rows = table.csv_rows
