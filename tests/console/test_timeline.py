@@ -165,6 +165,20 @@ def test_unassigned_jobs_are_listed_on_the_day_of_their_window(desk):
     assert [item.job for item in waiting.items] == [tomorrow]
 
 
+def test_an_empty_list_says_for_which_days_no_job_is_unassigned(desk):
+    assert "Every job for today has a technician." in shown(desk)
+    assert "Every job for this week has a technician." in shown(desk, "?days=7")
+    Technician.objects.update(on_duty=False)
+    desk.job()
+    assert "has a technician" not in shown(desk)
+    for day in (TODAY + timedelta(days=1), TODAY - timedelta(days=1)):
+        page = shown(desk, f"?day={day}")
+        assert "No unassigned job has an arrival window on this day." in page
+        assert "has a technician" not in page
+    page = shown(desk, f"?day={TODAY + timedelta(days=7)}&days=7")
+    assert "No unassigned job has an arrival window in this week." in page
+
+
 def test_unassigned_job_shows_that_a_phone_rings_for_it(desk):
     desk.job()
     Offer.objects.update(ringing_since=clock.now())

@@ -16,6 +16,7 @@ from dispatch.console.timeline import plan
 from dispatch.console.views_base import console_view
 from dispatch.core import clock
 from dispatch.core.ids import read_id
+from dispatch.core.languages import gettext as _
 from dispatch.jobs.reasons import translate_reason
 
 # Days from today that can be shown.
@@ -41,6 +42,7 @@ def show_timeline(request: HttpRequest) -> HttpResponse:
         "one": days[0] if count == 1 else None,
         "week": _by_technician(days) if count > 1 else [],
         "unassigned": plan.load_unassigned(organization, first, first + timedelta(days=count)),
+        "nothing_unassigned": _describe_no_unassigned(count, has_today=any(day.is_today for day in days)),
         "hidden": hidden,
         "who": who,
         "first": first,
@@ -67,6 +69,17 @@ def check_drop(request: HttpRequest, job_id: int) -> HttpResponse:
     found = technician_picker.find_warnings(job_panel.job_of(request, job_id))
     warnings = {technician: translate_reason(words) for technician, words in found.warnings.items()}
     return JsonResponse({**asdict(found), "warnings": warnings, "others": translate_reason(found.others)})
+
+
+def _describe_no_unassigned(count: int, *, has_today: bool) -> str:
+    """Say what an empty list of unassigned jobs means. Jobs without an arrival window are only listed today."""
+    if count == 1:
+        if has_today:
+            return _("Every job for today has a technician.")
+        return _("No unassigned job has an arrival window on this day.")
+    if has_today:
+        return _("Every job for this week has a technician.")
+    return _("No unassigned job has an arrival window in this week.")
 
 
 def _read_day(given: str, today: date) -> date:
