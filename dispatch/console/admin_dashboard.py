@@ -13,8 +13,8 @@ from django.urls import reverse
 from django.utils.translation import gettext
 
 from accounts.models import Membership, Organization
-from dispatch.capacity.models import OutboundNumber
 from dispatch.console.admin_charts import Chart, bar_chart, line_chart
+from dispatch.console.health import count_lines
 from dispatch.console.reports.statistics import build_report
 from dispatch.console.templatetags.console import percent, seconds
 from dispatch.core import clock, languages
@@ -54,9 +54,7 @@ def cards(organization: Organization) -> list[Card]:
     day = build_report(organization, today.date(), today.date()).total
     attention = Job.objects.of(organization).needing_attention().count()
     calls = Call.objects.of(organization)
-    usable = OutboundNumber.objects.of(organization).filter(is_paused=False)
-    lines = sum(usable.values_list("max_channels", flat=True))
-    in_use = calls.filter(ended_at=None).count()
+    lines, in_use = count_lines(organization)
     trouble = calls.filter(requested_at__gte=today, status__in=["lost", "failed", "rejected", "unknown"]).count()
     errors = Message.objects.of(organization).filter(status="ERROR").count()
     failed = Run.objects.of(organization).filter(status="failed", ended_at__gte=today - timedelta(days=1)).count()

@@ -126,11 +126,11 @@ def _read_health(organization: Organization) -> Health:
     workers, queued, without = _queues()
     since = _overdue_since(organization)
     late_s = int((clock.now() - since).total_seconds()) if since else 0
-    lines, free = _lines(organization)
+    lines, in_use = count_lines(organization)
     failed = quarantine.quarantined(organization.pk)
     hold = str(telephony.spend_hold(organization.pk, "offer") or "")
     return Health(
-        workers, queued, without, since, late_s, lines, free, *_lag(organization),
+        workers, queued, without, since, late_s, lines, max(0, lines - in_use), *_lag(organization),
         quarantined=failed, given_up=_given_up(), redis_fault=_redis_fault(), spend_hold=hold,
         database_fault=_database_fault(),
         cut_off=tuple(reachability.cut_off_hosts()), outages=_outages(organization),
@@ -199,11 +199,11 @@ def _overdue_since(organization: Organization) -> datetime | None:
     return min((moment for moment in oldest if moment is not None), default=None)
 
 
-def _lines(organization: Organization) -> tuple[int, int]:
-    """Return all lines of enabled numbers, and the free ones within their pools' limits."""
+def count_lines(organization: Organization) -> tuple[int, int]:
+    """Return how many lines the usable numbers have, and how many of these are in use."""
     usable = OutboundNumber.objects.of(organization).filter(
         is_paused=False, account__is_active=True, pool__is_paused=False
     )
     lines = usable.aggregate(all=Sum("max_channels"))["all"] or 0
-    busy = Call.objects.of(organization).filter(Q(ended_at=None), number__in=usable.values("pk")).count()
-    return lines, max(0, lines - busy)
+    in_use = Call.objects.of(organization).filter(Q(ended_at=None), number__in=usable.values("pk")).count()
+    return lines, in_use
