@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -55,6 +56,11 @@ def steps(loop: str) -> tuple[Series, Series]:
     """Return a loop whose steps all fail, and one whose steps succeed."""
     done, failed = (f'dispatch_loop_steps_total{{loop="{loop}", outcome="{o}"}}' for o in ("done", "failed"))
     return {done: "7x180", failed: "0+5x180"}, {done: "0+5x180", failed: "0+5x180"}
+
+
+def only_failures(loop: str) -> Series:
+    """Return a loop whose every step since the start has failed."""
+    return {f'dispatch_loop_steps_total{{loop="{loop}", outcome="failed"}}': "0+5x180"}
 
 
 DIALED = "dispatch_leads_due_to_dial_seconds_bucket"
@@ -190,6 +196,16 @@ SITUATIONS: dict[str, tuple[Series, Series]] = {
     "SchedulesWaitForSlots": level("dispatch_schedules_oldest_slot_wait_seconds", 3700, silent=3500),
     "SchedulesBlind": growth('dispatch_gauge_failures_total{gauge="dispatch_schedules_failing"}'),
 }
+# Alerts about what does not happen → situations in which its counter has no series: nothing was counted since the
+# processes started, or none runs.
+UNCOUNTED: dict[str, list[Series]] = {
+    "LeadsDispatchHalted": [{"dispatch_leads_overdue": "3x180"}],
+    "LeadsLatencyHigh": [{DIALED_FAST: "0+50x180", DIALED_60: "0+100x180", DIALED_ALL: "0+100x180"}],
+    "OutboxPollerStopped": [only_failures("outbox_poller"), {WEB: "1x180"}],
+    "OutboxRoutersIdle": [{'dispatch_outbox_open_messages{status="QUEUED"}': "3x180"}],
+    "SchedulesWorkersBehind": [{'dispatch_schedules_open_runs{status="in_progress"}': "3x180"}],
+    "SchedulesReconcilerStopped": [only_failures("schedules_reconciler"), {WEB: "1x180"}],
+}
 PROMTOOL = pytest.mark.skipif(
     shutil.which("promtool") is None and "CI" not in os.environ,
     reason="promtool (of Debian's prometheus) is not installed",
@@ -211,18 +227,36 @@ def all_rules() -> dict[str, dict[str, Any]]:
     return {rule["alert"]: rule for group in groups for rule in group["rules"]}
 
 
-@PROMTOOL
-def test_alerts_fire_in_their_situation_only(tmp_path: Path) -> None:
+def evaluate(folder: Path, cases: dict[str, list[dict[str, Any]]]) -> None:
+    """Let promtool evaluate each alert in its cases."""
     rules, files = all_rules(), []
-    for alert, (fires, silent) in SITUATIONS.items():
+    for alert, tests in cases.items():
         # With its own rule only, because promtool evaluates every rule of a file for every test in it.
-        rule, test = tmp_path / f"{alert}.rules.yml", tmp_path / f"{alert}.test.yml"
+        rule, test = folder / f"{alert}.rules.yml", folder / f"{alert}.test.yml"
         rule.write_text(yaml.safe_dump({"groups": [{"name": alert, "rules": [rules[alert]]}]}))
-        tests = [case(alert, fires, 1), case(alert, silent, 0)]
         test.write_text(yaml.safe_dump({"rule_files": [str(rule)], "evaluation_interval": "1m", "tests": tests}))
         files.append(str(test))
     done = subprocess.run(["promtool", "test", "rules", *files], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@PROMTOOL
+def test_alerts_fire_in_their_situation_only(tmp_path: Path) -> None:
+    cases = {
+        alert: [case(alert, fires, 1), case(alert, silent, 0)] for alert, (fires, silent) in SITUATIONS.items()
+    }
+    evaluate(tmp_path, cases)
+
+
+@PROMTOOL
+def test_alerts_about_a_halt_fire_without_a_series_of_the_counter(tmp_path: Path) -> None:
+    evaluate(tmp_path, {alert: [case(alert, series, 1) for series in found] for alert, found in UNCOUNTED.items()})
+
+
+def test_no_rule_compares_a_growth_with_zero() -> None:
+    """A counter with labels has no series before its first increment, and the sum of no series is not 0."""
+    halts = re.compile(r"(increase|rate)\(.*\) == 0")
+    assert not [name for name, rule in all_rules().items() if halts.search(rule["expr"])]
 
 
 def test_every_alert_is_tried() -> None:
