@@ -2,8 +2,8 @@
 
     {"id", "poolCode", "authToken", "mediationType": "HTTP", "mediationTarget", "messageGroupId"}
 
-The token is `<epoch>.<expiry>.<signature>`: an HMAC-SHA256 over message, epoch and expiry with the newest of
-OUTBOX_TOKEN_KEYS. Every key in the list is accepted, so that keys can be rotated by adding the new one first.
+The token is `<epoch>.<expiry>.<signature>`: an HMAC-SHA256 over message, epoch and expiry with the first of
+OUTBOX_TOKEN_KEYS. Every key in the list is accepted, so that a key can be replaced while processes run.
 """
 
 from __future__ import annotations

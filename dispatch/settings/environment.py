@@ -22,9 +22,9 @@ EMBEDDED_POSTGRES = "postgres" in _embedded
 EMBEDDED_REDIS = "redis" in _embedded
 
 SECRET_KEY = env.str("SECRET_KEY", default="")
-# Former values of SECRET_KEY: what they signed is still accepted.
+# Other values of SECRET_KEY, former ones or the next: what they sign is accepted, too.
 SECRET_KEY_FALLBACKS = env.list("SECRET_KEY_FALLBACKS", default=[])
-# Fernet keys, newest first; the older ones still decrypt. Generate one with `manage.py make_key`.
+# Fernet keys: the first one encrypts, and all decrypt. Generate one with `manage.py make_key`.
 FIELD_ENCRYPTION_KEYS = env.list("FIELD_ENCRYPTION_KEYS", default=[])
 if DEVELOPMENT:
     from dispatch.dev.embedded_servers import development_secret

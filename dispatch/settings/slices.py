@@ -75,7 +75,7 @@ OUTBOX_EMBEDDED_FILE = env.str("OUTBOX_EMBEDDED_FILE", default=str(DATA_DIR / "o
 OUTBOX_VISIBILITY_S = env.float("OUTBOX_VISIBILITY_S", default=60.0)
 # How long the Redis and embedded queues store a deduplication id (SQS: always five minutes).
 OUTBOX_DEDUP_S = env.float("OUTBOX_DEDUP_S", default=300.0)
-# Keys that sign the pointers' tokens, newest first; older ones are still accepted. Empty: derived from SECRET_KEY.
+# Keys of the pointers' tokens: the first one signs, and all are accepted. Empty: derived from SECRET_KEY.
 OUTBOX_TOKEN_KEYS = env.list("OUTBOX_TOKEN_KEYS", default=[])
 # Non-public addresses may be called only inside these networks.
 HTTP_ALLOWED_NETWORKS = env.list(

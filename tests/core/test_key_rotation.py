@@ -7,17 +7,21 @@ import shlex
 from collections.abc import Iterator
 from datetime import timedelta
 from io import StringIO
+from itertools import pairwise
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
 import pytest
 from cryptography.fernet import Fernet
+from django.core import signing
 from django.core.management import CommandError, call_command
 from django.db import connection, transaction
+from django.test import override_settings
 
+from accounts.auth.session_store import SessionStore
 from dispatch.capacity.models import ProviderAccount
-from dispatch.core import clock, crypto
+from dispatch.core import clock, crypto, keyed_hashes
 from dispatch.core.http import webhook_signing
 from dispatch.jobs import signed_links
 from dispatch.jobs.models import Submission
@@ -81,6 +85,8 @@ def test_the_guide_replaces_an_encryption_key_and_no_credential_is_lost(settings
     )
     steps = follow("FIELD_ENCRYPTION_KEYS", settings, {"old": old})
     next(steps)
+    next(steps)
+    assert settings.FIELD_ENCRYPTION_KEYS[0] == old
     next(steps)
     later = make.account(organization, auth_token="provider-token-2")
     with pytest.raises(CommandError, match=r"Values under former keys: [1-9]\d*\. Run `manage\.py reencrypt`"):
@@ -163,6 +169,8 @@ def test_the_guide_replaces_the_secret_key_and_links_and_tokens_stay_valid(setti
     token = pointer.make_token(7, 1, clock.now() + timedelta(minutes=1))
     steps = follow("SECRET_KEY", settings, {"old": old, "new": "a new secret key that is long enough to be one"})
     next(steps)
+    next(steps)
+    assert old != settings.SECRET_KEY
     assert signed_links.technician_of(link) == technician
     assert signed_links.submission_of(status) == submission
     assert pointer.check_token(token, 7) == 1
@@ -174,3 +182,50 @@ def test_the_guide_replaces_the_secret_key_and_links_and_tokens_stay_valid(setti
         signed_links.submission_of(status)
     with pytest.raises(pointer.BadToken):
         pointer.check_token(token, 7)
+
+
+def processes(section: str) -> list[dict[str, Any]]:
+    """Return the settings of the processes before the guide and after each of its restarts."""
+    words = {word: Fernet.generate_key().decode() for word in ("old", "new")}
+    known: dict[str, Any] = {"SECRET_KEY": words["old"], "SECRET_KEY_FALLBACKS": []}
+    if section != "SECRET_KEY":
+        known[section] = [words["old"]]
+    found = [known]
+    for lines in blocks(section):
+        given = dict(line.split("=") for line in lines if re.fullmatch(r"[A-Z_]+=[a-z,]*", line))
+        values = {name: [words[word] for word in text.split(",") if word] for name, text in given.items()}
+        known = {**known, **{name: keys[0] if name == "SECRET_KEY" else keys for name, keys in values.items()}}
+        found += [known] if given else []
+    return found
+
+
+SECTIONS = ("FIELD_ENCRYPTION_KEYS", "SECRET_KEY", "OUTBOX_TOKEN_KEYS")
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_processes_understand_each_other_during_every_restart(section: str) -> None:
+    """Some have restarted and others have not: each accepts what the others sign, hash and encrypt."""
+    known = processes(section)
+    assert len(known) == 4
+    for before, after in pairwise(known):
+        for writer, reader in ((before, after), (after, before)):
+            with override_settings(**writer):
+                session = SessionStore().encode({"_auth_user_id": "7"})
+                token = pointer.make_token(7, 1, clock.now() + timedelta(minutes=1))
+                link = signing.dumps("form", salt="test")
+                credential, digest = crypto.encrypt("provider-token"), keyed_hashes.make_hash("proof", "7")
+            with override_settings(**reader):
+                assert SessionStore().decode(session) == {"_auth_user_id": "7"}
+                assert pointer.check_token(token, 7) == 1
+                assert signing.loads(link, salt="test") == "form"
+                assert crypto.decrypt(credential) == "provider-token"
+                assert keyed_hashes.is_hash_of("proof", "7", digest)
+
+
+@pytest.mark.parametrize("section", SECTIONS)
+def test_the_guide_ends_with_the_new_key_only(section: str) -> None:
+    first, *_, last = processes(section)
+    keys = [[of["SECRET_KEY"]] if section == "SECRET_KEY" else of[section] for of in (first, last)]
+    assert [len(each) for each in keys] == [1, 1]
+    assert keys[0] != keys[1]
+    assert last["SECRET_KEY_FALLBACKS"] == []

@@ -55,7 +55,7 @@ def keys(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
             messages.append(
                 Error(
                     f"FIELD_ENCRYPTION_KEYS: key {position} is not a Fernet key.",
-                    hint="Generate keys with `manage.py make_key`; list the newest first, separated by commas.",
+                    hint="Generate keys with `manage.py make_key`, and separate them by commas.",
                     id="dispatch.E003",
                 )
             )
