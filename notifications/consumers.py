@@ -36,11 +36,10 @@ import structlog
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncJsonWebsocketConsumer
 from django.conf import settings
-from django.contrib.auth import get_user
-from django.http import HttpRequest
 
 from accounts import limits, tenancy
 from accounts.auth import second_factor, sessions
+from accounts.auth.session_store import get_session_user
 from accounts.models import User
 from accounts.sso import sessions as sso
 from dispatch.core import clock, languages
@@ -262,14 +261,13 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
 
     def _may_listen(self) -> int:
         """Return 0 if the person may listen, else the close code. Reads session, user and membership again."""
-        request = HttpRequest()
-        request.session = import_module(settings.SESSION_ENGINE).SessionStore(self.scope["session"].session_key)
-        user = sso.limit_user(get_user(request), request.session)
-        if not isinstance(user, User) or second_factor.missing_step(user, request.session):
+        session = import_module(settings.SESSION_ENGINE).SessionStore(self.scope["session"].session_key)
+        user = sso.limit_user(get_session_user(session), session)
+        if not isinstance(user, User) or second_factor.missing_step(user, session):
             return NOT_SIGNED_IN
-        sessions.extend_session(request.session)  # an open page is in use
+        sessions.extend_session(session)  # an open page is in use
         try:
-            context = tenancy.membership_context(user, self.slug, request.session.get(tenancy.SESSION_KEY))
+            context = tenancy.membership_context(user, self.slug, session.get(tenancy.SESSION_KEY))
         except tenancy.NoOrganization:
             return NOT_A_MEMBER
         if self.organization_id not in (0, context.organization.pk):

@@ -1,4 +1,4 @@
-"""Store sessions in the database with the idle and the absolute limit (SESSION_ENGINE)."""
+"""Store sessions in the database with the idle and the absolute limit (SESSION_ENGINE), and find their users."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.contrib import auth
+from django.contrib.auth.models import AnonymousUser
 from django.contrib.sessions.backends.db import SessionStore as DatabaseStore
+from django.utils.crypto import constant_time_compare
 
 from dispatch.core import clock
 
@@ -27,6 +30,28 @@ def expiry_of(data: Any) -> datetime:
 def has_limits(data: Any) -> bool:
     """Return whether a session with this content ends by the absolute limit."""
     return SIGNED_IN_AT in data or LIMITED_FROM in data
+
+
+def get_session_user(session: Any) -> Any:
+    """Return the user whom the session signed in, or AnonymousUser. End the session if its hash is not valid.
+
+    Django's `get_user` gives a session under one of SECRET_KEY_FALLBACKS another key, which would sign out the
+    other requests and the sockets of the same browser: they have the former one. Here the session stays as it is.
+    Its absolute limit is sooner than the fallback is removed.
+    """
+    path = session.get(auth.BACKEND_SESSION_KEY)
+    if auth.SESSION_KEY not in session or path not in settings.AUTHENTICATION_BACKENDS:
+        return AnonymousUser()
+    user_id = auth.get_user_model()._meta.pk.to_python(session[auth.SESSION_KEY])
+    user = auth.load_backend(path).get_user(user_id)
+    if user is None:
+        return AnonymousUser()
+    hashes = [user.get_session_auth_hash(), *user.get_session_auth_fallback_hash()]
+    given = session.get(auth.HASH_SESSION_KEY, "")
+    if any(constant_time_compare(given, each) for each in hashes):
+        return user
+    session.flush()
+    return AnonymousUser()
 
 
 class SessionStore(DatabaseStore):

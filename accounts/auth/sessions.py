@@ -17,7 +17,14 @@ from django.dispatch import receiver
 from django.http import HttpRequest
 
 from accounts.auth import second_factor
-from accounts.auth.session_store import LIMITED_FROM, SIGNED_IN_AT, expiry_of, has_limits
+from accounts.auth.session_store import (
+    LIMITED_FROM,
+    SIGNED_IN_AT,
+    SessionStore,
+    expiry_of,
+    get_session_user,
+    has_limits,
+)
 from accounts.models import User
 from accounts.sso import sessions as sso
 from dispatch.core import clock
@@ -55,6 +62,14 @@ def record_use(request: HttpRequest) -> None:
         UserSession.objects.create_from_request(request)
     elif extend_session(request.session):
         UserSession.objects.create_from_request(request)
+
+
+def list_sessions(user: User) -> list[UserSession]:
+    """Return the user's sessions that have not ended, the last used first, and delete the rows of the others."""
+    rows = list(UserSession.objects.filter(user=user).order_by("-last_seen_at"))
+    open_rows = [row for row in rows if get_session_user(SessionStore(row.session_key)).is_authenticated]
+    UserSession.objects.filter(pk__in={row.pk for row in rows} - {row.pk for row in open_rows}).delete()
+    return open_rows
 
 
 def end_session(user: User, session: UserSession, *, actor: Actor) -> None:

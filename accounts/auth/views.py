@@ -137,7 +137,7 @@ class SessionsView(View):
     def get(self, request: HttpRequest) -> HttpResponse:
         user = user_of(request)
         UserSession.objects.create_from_request(request)
-        listed = sorted(UserSession.objects.purge_and_list(user), key=lambda row: row.last_seen_at, reverse=True)
+        listed = sessions.list_sessions(user)
         for row in listed:
             row.browser = describe_user_agent(row.user_agent)
         keys = ApiKey.objects.filter(created_by=user, revoked_at=None).select_related("organization")

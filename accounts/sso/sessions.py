@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from django.contrib.auth.middleware import get_user
 from django.contrib.auth.models import AnonymousUser
 from django.http import HttpRequest
 
+from accounts.auth.session_store import get_session_user
 from accounts.models import Membership, User
 from accounts.sso.admission import satisfies_second_factor
 from accounts.sso.models import IdentityProvider
@@ -42,7 +42,7 @@ def describe_session(provider: IdentityProvider, claims: dict[str, Any]) -> dict
 def user_of_session(request: HttpRequest) -> User | AnonymousUser:
     """Return the request's user, limited to what the session may reach."""
     if not hasattr(request, "_limited_user"):
-        request._limited_user = limit_user(get_user(request), request.session)  # type: ignore[attr-defined]
+        request._limited_user = limit_user(get_session_user(request.session), request.session)  # type: ignore[attr-defined]
     return request._limited_user  # type: ignore[attr-defined]
 
 

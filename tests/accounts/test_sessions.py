@@ -257,3 +257,28 @@ def test_times_are_in_the_time_zone_of_the_organization(dana: User) -> None:
     assert "UTC" not in page
     User.objects.filter(pk=dana.pk).update(language="es")
     assert "Desde el 8 de enero de 2026, 20:30 MST" in client.get(PAGE).content.decode()
+
+
+def exchange_secret_keys(settings: Any) -> None:
+    """Sign with another SECRET_KEY, and accept the former one as its fallback."""
+    others = settings.SECRET_KEY_FALLBACKS or ["a new secret key that is long enough to be one"]
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = others[0], [settings.SECRET_KEY]
+
+
+def test_requests_sent_with_one_cookie_stay_signed_in_after_another_secret_key(dana: User, settings: Any) -> None:
+    client = sign_in(dana)
+    cookie = client.cookies["sessionid"].value
+    for _ in range(4):  # by processes that have restarted and by those that have not
+        exchange_secret_keys(settings)
+        client.cookies["sessionid"] = cookie
+        assert client.get("/board/").status_code == 200
+    settings.SECRET_KEY_FALLBACKS = []
+    settings.SECRET_KEY = "a third secret key that is long enough to be one"
+    assert client.get("/board/").status_code == 302
+
+
+def test_the_list_of_sessions_ends_none_of_them_after_another_secret_key(dana: User, settings: Any) -> None:
+    here, elsewhere = sign_in(dana), sign_in(dana)
+    exchange_secret_keys(settings)
+    assert len(listed(here)) == 2
+    assert is_signed_in(elsewhere)

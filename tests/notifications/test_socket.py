@@ -50,8 +50,10 @@ def session_of(user: User) -> str:
 
 
 @contextmanager
-def listening(app_url: str, user: User | None, query: str = "", origin: str = "") -> Iterator[ClientConnection]:
-    headers = {"Cookie": f"sessionid={session_of(user)}"} if user else {}
+def listening(
+    app_url: str, user: User | None, query: str = "", origin: str = "", session: str = ""
+) -> Iterator[ClientConnection]:
+    headers = {"Cookie": f"sessionid={session or session_of(user)}"} if user else {}
     address = app_url.replace("http", "ws") + "/ws/" + query
     with connect(
         address,
@@ -128,6 +130,16 @@ def test_lost_live_update_is_caught_up(app_url, ours, monkeypatch, settings):
         turns_pending(ours)
         notify()
         assert hear(socket)["type"] == "notification"
+
+
+def test_a_socket_leaves_the_browser_signed_in_after_another_secret_key(app_url, ours, settings):
+    browser = Client()
+    browser.force_login(ours.dispatcher, backend="django.contrib.auth.backends.ModelBackend")
+    settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+    settings.SECRET_KEY = "a new secret key that is long enough to be one"
+    with listening(app_url, ours.dispatcher, session=browser.cookies["sessionid"].value) as socket:
+        hear(socket)
+    assert browser.get("/api/v1/me/").status_code == 200
 
 
 def test_a_push_that_fails_does_not_fail_the_work(ours, monkeypatch):
