@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 import environ
 from django.core.exceptions import ImproperlyConfigured
@@ -50,6 +51,19 @@ class Environment(environ.Env):
         counts: dict[str, int] = self.dict(var, cast={"value": int}, default=default)
         return counts
 
+    def decimal(self, var: str, default: str) -> Decimal:
+        """Return the variable as an exact number. Raises ImproperlyConfigured."""
+        try:
+            number = Decimal(self.str(var, default=default))
+        except InvalidOperation:
+            number = Decimal("nan")
+        if not number.is_finite():
+            raise ImproperlyConfigured(
+                f"The environment variable {var} can't be read (not a number such as {default}). See "
+                "docs/reference/configuration.md."
+            )
+        return number
+
     def one_of(self, var: str, choices: Iterable[str], default: str) -> str:
         """Return the variable, which must be one of `choices`. Raises ImproperlyConfigured."""
         value = self.str(var, default=default)
@@ -58,12 +72,14 @@ class Environment(environ.Env):
         return value
 
 
-def site_port(url: str) -> int | None:
-    """Return the port in PUBLIC_BASE_URL. Raises ImproperlyConfigured."""
+def split_site_url(url: str) -> SplitResult:
+    """Return the parts of PUBLIC_BASE_URL. Its port is valid. Raises ImproperlyConfigured."""
     try:
-        return urlsplit(url).port
+        parts = urlsplit(url)
+        _ = parts.port
     except ValueError as error:
         raise ImproperlyConfigured(f"PUBLIC_BASE_URL is not a valid URL: {error}.") from error
+    return parts
 
 
 def made_folder(path: Path, *, mode: int = 0o700) -> Path:

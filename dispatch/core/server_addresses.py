@@ -1,4 +1,4 @@
-"""Read the addresses of PostgreSQL, which may have several hosts, and of Redis, which may have sentinels.
+"""Read the addresses of PostgreSQL with its hosts, of Redis with its sentinels, and of the mail server.
 
 Settings import this module, so it must not import models or apps. Errors are one sentence without the address,
 because it contains a password.
@@ -7,6 +7,7 @@ because it contains a password.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl, unquote
 
@@ -57,6 +58,21 @@ def postgres_settings(url: str) -> dict[str, Any]:
         options.setdefault("target_session_attrs", "read-write")
         options.setdefault("connect_timeout", CONNECT_TIMEOUT_S)
     return config
+
+
+def email_settings(url: str) -> dict[str, Any]:
+    """Return Django's settings for the mail server at `url`. Raises ImproperlyConfigured."""
+    match = _URL.fullmatch(url)
+    is_smtp = match is not None and match["scheme"].startswith("smtp")
+    # With an unencoded character, a part of the password would be taken for the host or the port.
+    if match and not (is_smtp and (not _HOST.fullmatch(match["hosts"]) or "@" in (match["rest"] or ""))):
+        with suppress(ValueError, ImproperlyConfigured):  # their texts may show a part of the password
+            config: dict[str, Any] = environ.Env.email_url_config(url)
+            return config
+    raise ImproperlyConfigured(
+        "EMAIL_URL must look like smtp+tls://user:password@host:587; characters such as / in the password are "
+        "written as %2F."
+    )
 
 
 def _check_session(options: dict[str, Any]) -> None:

@@ -2,9 +2,9 @@
 
 import os
 from pathlib import Path
-from urllib.parse import urlsplit
 
-from dispatch.core.environment import Environment, site_port
+from dispatch.core.environment import Environment, split_site_url
+from dispatch.core.server_addresses import email_settings
 
 BASE_DIR = Path(__file__).resolve().parent.parent.parent
 env = Environment()
@@ -34,7 +34,7 @@ if DEVELOPMENT:
 
 # The public URL for browsers and the phone provider: webhook URLs and their signatures are built from it.
 PUBLIC_BASE_URL = env.str("PUBLIC_BASE_URL", default="http://127.0.0.1:8000").rstrip("/")
-_public = urlsplit(PUBLIC_BASE_URL)
+_public = split_site_url(PUBLIC_BASE_URL)
 ALLOWED_HOSTS = env.list(
     "ALLOWED_HOSTS",
     default=[_public.hostname or "127.0.0.1"] + (["127.0.0.1", "localhost"] if DEVELOPMENT else []),
@@ -43,14 +43,14 @@ CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[f"{_public.sche
 BEHIND_PROXY = env.bool("BEHIND_PROXY", default=False)
 FORWARDED_ALLOW_IPS = env.str("FORWARDED_ALLOW_IPS", default="127.0.0.1")
 WEB_HOST = env.str("WEB_HOST", default="127.0.0.1")
-WEB_PORT = env.int("WEB_PORT", default=0) or site_port(PUBLIC_BASE_URL) or 8000
+WEB_PORT = env.int("WEB_PORT", default=0) or _public.port or 8000
 
 # --- Email -----------------------------------------------------------------------------------------------------
 # The mail server, as smtp+tls://user:password@host:587. Empty: the console in development, else no email.
 EMAIL_URL = env.str("EMAIL_URL", default="")
 EMAIL_IS_SET_UP = bool(EMAIL_URL) or DEVELOPMENT
 if EMAIL_URL:
-    vars().update(env.email_url_config(EMAIL_URL))
+    vars().update(email_settings(EMAIL_URL))
 else:
     EMAIL_BACKEND = f"django.core.mail.backends.{'console' if DEVELOPMENT else 'dummy'}.EmailBackend"
 EMAIL_TIMEOUT = 10

@@ -3,7 +3,6 @@
 Users change policies in the admin; the values under "Policy defaults" apply where they have not.
 """
 
-from decimal import Decimal
 from email.utils import parseaddr
 
 from dispatch.settings.environment import DATA_DIR, DEFAULT_FROM_EMAIL, DEVELOPMENT, env
@@ -58,8 +57,8 @@ PROVIDER_LOST_AFTER_S = env.float("PROVIDER_LOST_AFTER_S", default=10.0)
 CALL_SEND_WINDOW_S = env.float("CALL_SEND_WINDOW_S", default=5.0)
 CALL_TIME_LIMIT_S = env.int("CALL_TIME_LIMIT_S", default=300)
 # What a call and a text count toward a spending cap until the organization's own prices are known.
-SPEND_CALL_ESTIMATE = Decimal(env.str("SPEND_CALL_ESTIMATE", default="0.02"))
-SPEND_TEXT_ESTIMATE = Decimal(env.str("SPEND_TEXT_ESTIMATE", default="0.01"))
+SPEND_CALL_ESTIMATE = env.decimal("SPEND_CALL_ESTIMATE", default="0.02")
+SPEND_TEXT_ESTIMATE = env.decimal("SPEND_TEXT_ESTIMATE", default="0.01")
 # Maximum automatic replies by text to one phone, so that two automatic responders do not reply to each other
 # endlessly.
 TEXT_REPLIES_PER_HOUR = env.int("TEXT_REPLIES_PER_HOUR", default=20)

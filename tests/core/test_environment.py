@@ -11,7 +11,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from dispatch.core import checks
-from dispatch.core.environment import Environment, site_port
+from dispatch.core.environment import Environment, split_site_url
 from tests.core.test_checks import ids
 from tests.support.processes import ROOT
 from tests.support.waiting import PATIENCE
@@ -63,9 +63,9 @@ def test_a_secret_may_begin_with_a_dollar_sign(env: Any, monkeypatch: pytest.Mon
 
 
 def test_the_port_of_a_site_is_read_from_its_url() -> None:
-    assert site_port("https://example.com:8443") == 8443
+    assert split_site_url("https://example.com:8443").port == 8443
     with pytest.raises(ImproperlyConfigured):
-        site_port("http://example.com:port")
+        split_site_url("http://example.com:port")
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,10 @@ def test_queue_names_and_rates_must_be_valid(settings: Any) -> None:
         ("FIELD_ENCRYPTION_KEYS", "abc"),
         ("LOG_LEVEL", "LOUD"),
         ("PUBLIC_BASE_URL", "http://a:b"),
+        ("PUBLIC_BASE_URL", "https://[::1"),
+        ("EMAIL_URL", "smtp+tls://user:pa#ss@mail:587"),
+        ("SPEND_CALL_ESTIMATE", "0,02"),
+        ("SPEND_TEXT_ESTIMATE", "nan"),
         ("WEB_PORT", "99999"),
         ("WORKERS", "x"),
         ("GEOCODER_CONFIG", "{"),
@@ -133,6 +137,7 @@ def test_errors_name_the_setting_without_a_traceback(name: str, value: str) -> N
     assert done.returncode != 0
     assert name in done.stderr
     assert "Traceback" not in done.stderr
+    assert "'pa'" not in done.stderr, "a part of the password is shown"
     assert len(done.stderr.strip().splitlines()) <= 2, done.stderr
 
 

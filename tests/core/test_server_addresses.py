@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from dispatch.core.server_addresses import postgres_settings, redis_address, sentinels
+from dispatch.core.server_addresses import email_settings, postgres_settings, redis_address, sentinels
 
 
 @pytest.mark.parametrize(
@@ -141,3 +141,33 @@ def test_sentinels_are_read_with_both_logins() -> None:
     assert plain is not None
     assert (plain.db, plain.tls, plain.login) == (0, False, {})
     assert sentinels("redis://h1/0") is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "mail.example.com:587",
+        "mail.example.com",
+        "smtp+tsl://user:secret@mail:587",
+        "smtp+tls://",
+        "smtp+tls://user:secret@:587",
+        "smtp+tls://user:secret@mail:x",
+        "smtp+tls://user:secret@mail:99999",
+        "smtp+tls://user:se#cret@mail:587",
+        "smtp+tls://user:12/secret@mail:587",
+        "smtp+tls://user:12?secret@mail:587",
+        "smtp+tls://[::1",
+    ],
+)
+def test_other_addresses_of_a_mail_server_are_rejected_without_the_password(url: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match="EMAIL_URL must look like smtp") as rejected:
+        email_settings(url)
+    assert "cret" not in str(rejected.value)
+    assert "\n" not in str(rejected.value)
+
+
+def test_the_address_of_a_mail_server_is_read() -> None:
+    config = email_settings("smtp+tls://dispatch@example.com:a%2Fb%23@mail.example.com:587?timeout=5")
+    assert (config["EMAIL_HOST"], config["EMAIL_PORT"], config["EMAIL_USE_TLS"]) == ("mail.example.com", 587, True)
+    assert (config["EMAIL_HOST_USER"], config["EMAIL_HOST_PASSWORD"]) == ("dispatch@example.com", "a/b#")
+    assert "console" in email_settings("consolemail://")["EMAIL_BACKEND"]
