@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from django.http.request import split_domain_port
+
 from dispatch.core.environment import Environment, split_site_url
 from dispatch.core.server_addresses import email_settings
 
@@ -35,9 +37,9 @@ if DEVELOPMENT:
 # The public URL for browsers and the phone provider: webhook URLs and their signatures are built from it.
 PUBLIC_BASE_URL = env.str("PUBLIC_BASE_URL", default="http://127.0.0.1:8000").rstrip("/")
 _public = split_site_url(PUBLIC_BASE_URL)
+_public_host = split_domain_port(_public.netloc)[0] or "127.0.0.1"
 ALLOWED_HOSTS = env.list(
-    "ALLOWED_HOSTS",
-    default=[_public.hostname or "127.0.0.1"] + (["127.0.0.1", "localhost"] if DEVELOPMENT else []),
+    "ALLOWED_HOSTS", default=[_public_host] + (["127.0.0.1", "localhost"] if DEVELOPMENT else [])
 )
 CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[f"{_public.scheme}://{_public.netloc}"])
 BEHIND_PROXY = env.bool("BEHIND_PROXY", default=False)

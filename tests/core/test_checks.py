@@ -64,13 +64,35 @@ def test_an_empty_secret_key(settings: Any) -> None:
 )
 def test_public_address_must_be_valid(settings: Any, url: str, expected: list[str]) -> None:
     settings.DEVELOPMENT, settings.PUBLIC_BASE_URL, settings.BEHIND_PROXY = False, url, True
+    settings.ALLOWED_HOSTS = ["*"]
     found = checks.addresses(None)
     assert ids(found) == expected
     assert not any("pw" in str(message) for message in found)
 
 
+@pytest.mark.parametrize(
+    ("url", "hosts", "expected"),
+    [
+        ("https://dispatch.example.com", ["dispatch.example.com"], []),
+        ("https://Dispatch.example.com:8443", ["other.example", ".example.com"], []),
+        ("https://dispatch.example.com", ["*"], []),
+        ("https://[2606:4700::1]", ["[2606:4700::1]"], []),
+        ("https://dispatch.example.com", ["dispatch.exmaple.com"], ["dispatch.E016"]),
+        ("https://dispatch.example.com", [], ["dispatch.E016"]),
+    ],
+)
+@pytest.mark.parametrize("is_development", [True, False])
+def test_the_host_of_the_public_address_must_be_allowed(
+    settings: Any, url: str, hosts: list[str], expected: list[str], is_development: bool
+) -> None:
+    settings.PUBLIC_BASE_URL, settings.ALLOWED_HOSTS, settings.BEHIND_PROXY = url, hosts, True
+    settings.DEVELOPMENT = is_development
+    assert ids(checks.addresses(None)) == expected
+
+
 def test_https_without_a_proxy_in_front_is_an_error(settings: Any) -> None:
     settings.DEVELOPMENT, settings.PUBLIC_BASE_URL = False, "https://dispatch.example.com"
+    settings.ALLOWED_HOSTS = ["dispatch.example.com"]
     settings.BEHIND_PROXY = False
     assert ids(checks.addresses(None)) == ["dispatch.E013"]
     settings.DEVELOPMENT = True

@@ -41,6 +41,7 @@ def test_debug_in_production_stops_every_process(process: tuple[str, ...]) -> No
         ({"DISPATCH_DEVELOPMENT": "1"}, "dispatch.E032"),
         ({"DISPATCH_DEVELOPMENT": "1", "PUBLIC_BASE_URL": "", "WEB_HOST": "0.0.0.0"}, "dispatch.E033"),
         ({"SECRET_KEY": ""}, "dispatch.E001"),
+        ({"ALLOWED_HOSTS": "dispatch.exmaple.com"}, "ALLOWED_HOSTS does not list dispatch.example.com"),
         ({"SECRET_KEY": "short"}, "SECRET_KEY has 5 characters. It must have at least 32."),
     ],
 )

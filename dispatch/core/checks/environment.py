@@ -11,6 +11,7 @@ from cryptography.fernet import Fernet
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning, register  # noqa: A004  (Django's name)
 from django.core.exceptions import ImproperlyConfigured, ValidationError
+from django.http.request import split_domain_port, validate_host
 
 from dispatch.core.http import outbound_proxy
 from dispatch.core.http.ssrf import check_target_url, parse_networks
@@ -64,7 +65,7 @@ def keys(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
 
 @register(ENVIRONMENT)
 def addresses(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
-    """Check that PUBLIC_BASE_URL is a URL that browsers and the phone provider can use."""
+    """Check that browsers and the phone provider can use PUBLIC_BASE_URL, and that its host is accepted."""
     url = urlsplit(settings.PUBLIC_BASE_URL)
     if not _SITE.fullmatch(settings.PUBLIC_BASE_URL) or not url.hostname:
         return [
@@ -75,9 +76,18 @@ def addresses(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
                 id="dispatch.E010",
             )
         ]
-    if settings.DEVELOPMENT:
-        return []
     messages: list[CheckMessage] = []
+    if not validate_host(split_domain_port(url.netloc)[0], settings.ALLOWED_HOSTS):
+        messages.append(
+            Error(
+                f"ALLOWED_HOSTS does not list {url.hostname}, the host of PUBLIC_BASE_URL: every request "
+                "and webhook there would be refused.",
+                hint="Add the host to ALLOWED_HOSTS, or unset ALLOWED_HOSTS.",
+                id="dispatch.E016",
+            )
+        )
+    if settings.DEVELOPMENT:
+        return messages
     if url.scheme != "https":
         messages.append(
             Error(
