@@ -10,6 +10,8 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register  # n
 from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError
 
+from dispatch.core.runtime.preflight import ENVIRONMENT
+from notifications.channels.kinds import KINDS
 from notifications.escalation_rules import ADMINS, DISPATCHERS, ON_DUTY, Step
 from notifications.models import PushKey
 from notifications.services.push_keys import InvalidPushKey, read_key
@@ -47,6 +49,21 @@ def escalation(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
                 )
             )
     return problems
+
+
+@register(ENVIRONMENT)
+def chat_kinds(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Check that ALERT_CHANNEL_KINDS names kinds that exist."""
+    names = [kind.value for kind in KINDS]
+    return [
+        Error(
+            f"ALERT_CHANNEL_KINDS names {name!r}, which does not exist.",
+            hint=f"Choose from: {', '.join(names)}.",
+            id="dispatch.E077",
+        )
+        for name in settings.ALERT_CHANNEL_KINDS
+        if name not in names
+    ]
 
 
 @register(deploy=True)

@@ -112,6 +112,7 @@ def test_local_address_is_allowed_in_development(settings: Any) -> None:
         ({"PROVIDER_TIMEOUT_S": 60.0, "UNKNOWN_LISTING_GAP_S": 90.0}, "dispatch.E022"),
         ({"UNKNOWN_LISTING_GAP_S": 15.0}, "dispatch.E023"),
         ({"CALL_TIME_LIMIT_S": 30}, "dispatch.E024"),
+        ({"LEADS_WORKER_DEAD_S": 5.0}, "dispatch.E036"),
     ],
 )
 def test_contradictory_timeouts_are_reported(settings: Any, change: dict[str, Any], expected: str) -> None:

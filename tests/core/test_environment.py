@@ -12,7 +12,9 @@ from django.core.exceptions import ImproperlyConfigured
 
 from dispatch.core import checks
 from dispatch.core.environment import Environment, split_site_url
+from notifications.checks import chat_kinds
 from tests.core.test_checks import ids
+from tests.core.test_configuration import read_by_settings
 from tests.support.processes import ROOT
 from tests.support.waiting import PATIENCE
 
@@ -104,6 +106,32 @@ def test_queue_names_and_rates_must_be_valid(settings: Any) -> None:
     assert ids(checks.named(None)) == ["dispatch.E026", "dispatch.E026"]
 
 
+def test_every_rate_is_checked(settings: Any) -> None:
+    names = {name for name in read_by_settings() if name.endswith("_RATE")}
+    for name in names - {"API_READ_RATE", "API_WRITE_RATE"}:
+        for wrong in ("100", "30/quarter", "fast", "0/min", ""):
+            setattr(settings, name, wrong)
+            assert [message.msg for message in checks.named(None)] == [f"{name} {wrong!r} is not a rate."]
+        setattr(settings, name, "100/hour")
+    assert checks.named(None) == []
+
+
+def test_retention_must_name_kinds_that_exist(settings: Any) -> None:
+    settings.RETENTION_DAYS = {"calls": 30, "sessions": 1, "events": 0}
+    assert checks.retention_days(None) == []
+    settings.RETENTION_DAYS = {"call": 30, "sessions": -1}
+    assert ids(checks.retention_days(None)) == ["dispatch.E034", "dispatch.E035"]
+    assert "calls, " in str(checks.retention_days(None)[0].hint)
+
+
+def test_chat_channels_must_be_of_kinds_that_exist(settings: Any) -> None:
+    assert chat_kinds(None) == []
+    settings.ALERT_CHANNEL_KINDS = ["slack", "team"]
+    assert [message.msg for message in chat_kinds(None)] == [
+        "ALERT_CHANNEL_KINDS names 'team', which does not exist."
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -124,6 +152,8 @@ def test_queue_names_and_rates_must_be_valid(settings: Any) -> None:
         ("SPEND_TEXT_ESTIMATE", "nan"),
         ("WEB_PORT", "99999"),
         ("WORKERS", "x"),
+        ("PUBLIC_FORM_RATE", "100"),
+        ("RETENTION_DAYS", "call=30"),
         ("GEOCODER_CONFIG", "{"),
     ],
 )

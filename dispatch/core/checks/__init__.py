@@ -14,6 +14,7 @@ from dispatch.core.checks.environment import (
     keys,
     named,
     production,
+    retention_days,
     timeouts,
     trusted_proxies,
 )
@@ -28,6 +29,7 @@ __all__ = [
     "keys",
     "named",
     "production",
+    "retention_days",
     "servers",
     "timeouts",
     "trusted_proxies",

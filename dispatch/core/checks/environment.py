@@ -15,11 +15,25 @@ from django.http.request import split_domain_port, validate_host
 
 from dispatch.core.http import outbound_proxy
 from dispatch.core.http.ssrf import check_target_url, parse_networks
+from dispatch.core.privacy import retention
 from dispatch.core.runtime.preflight import ENVIRONMENT
 
 MIN_SECRET_LENGTH = 32
 
 _SITE = re.compile(r"https?://([A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\])(:\d{1,5})?")
+# The variables with a rate, besides those of the API's read and write requests.
+RATES = (
+    "API_BAD_KEY_RATE",
+    "CUSTOMER_CHANGE_RATE",
+    "CUSTOMER_MOVE_RATE",
+    "LINK_GUESS_RATE",
+    "PHONE_CODE_ADDRESS_RATE",
+    "PHONE_CODE_ORGANIZATION_RATE",
+    "PHONE_CODE_RATE",
+    "PUBLIC_FORM_RATE",
+    "SSO_ORGANIZATION_RATE",
+    "SSO_RATE",
+)
 _RATE = re.compile(r"[1-9]\d*/(s|sec|second|m|min|minute|h|hour|d|day)")
 
 
@@ -134,6 +148,8 @@ def timeouts(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
          "a request could still be in flight when the provider is asked about it", "dispatch.E023"),
         (("OFFER_RING_S", policy["ring_timeout_s"]), ("CALL_TIME_LIMIT_S", settings.CALL_TIME_LIMIT_S),
          "calls would be cut off immediately", "dispatch.E024"),
+        (("LEADS_HEARTBEAT_S", settings.LEADS_HEARTBEAT_S), ("LEADS_WORKER_DEAD_S", settings.LEADS_WORKER_DEAD_S),
+         "dialers that work would count as dead", "dispatch.E036"),
     ]  # fmt: skip
     return [
         Error(
@@ -186,14 +202,40 @@ def named(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
                     id="dispatch.E027",
                 )
             )
-    rates: Any = settings.REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]
-    for name, rate in {**rates, "bad_key": settings.API_BAD_KEY_RATE}.items():
+    api_rates: Any = settings.REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]
+    rates = {f"API_{name.upper()}_RATE": rate for name, rate in api_rates.items()}
+    for variable, rate in {**rates, **{name: getattr(settings, name) for name in RATES}}.items():
         if not _RATE.fullmatch(rate):
             messages.append(
                 Error(
-                    f"API_{name.upper()}_RATE {rate!r} is not a rate.",
-                    hint="Write it as 600/min. The units are s, min, hour and day.",
+                    f"{variable} {rate!r} is not a rate.",
+                    hint="Write it as 600/min, with a number above 0. The units are s, min, hour and day.",
                     id="dispatch.E026",
+                )
+            )
+    return messages
+
+
+@register(ENVIRONMENT)
+def retention_days(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
+    """Check that RETENTION_DAYS names kinds that slices have registered. Others would be kept for another time."""
+    names = sorted({*retention.kept, *retention.shared})
+    messages: list[CheckMessage] = []
+    for name, days in settings.RETENTION_DAYS.items():
+        if name not in names:
+            messages.append(
+                Error(
+                    f"RETENTION_DAYS names {name!r}, which does not exist.",
+                    hint=f"Choose from: {', '.join(names)}.",
+                    id="dispatch.E034",
+                )
+            )
+        elif days < 0:
+            messages.append(
+                Error(
+                    f"RETENTION_DAYS keeps {name} for {days} days.",
+                    hint="Use 0, which keeps them forever, or a larger number.",
+                    id="dispatch.E035",
                 )
             )
     return messages
