@@ -24,6 +24,11 @@ pushes = Counter(
 # A browser that has failed so often in a row does not work.
 FAILING_AFTER = 2
 heartbeats = Counter("dispatch_heartbeats_total", "Heartbeats to DISPATCH_HEARTBEAT_URL, by result.", ["outcome"])
+# Their alerts see the first increment (`core.observability.metrics`).
+heartbeats.labels("withheld")
+heartbeats.labels("failed")
+for _channel in Channel.values:
+    deliveries.labels(_channel, "failed")
 
 
 def _open_alerts() -> QuerySet[Alert]:

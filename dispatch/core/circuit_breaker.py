@@ -38,6 +38,7 @@ class CircuitBreaker:
         )
         self._lock = threading.Lock()
         CircuitBreaker._all.append(self)
+        metrics.circuit_failures.labels(name)  # an alert sees the first failure
 
     @property
     def is_closed(self) -> bool:

@@ -21,6 +21,9 @@ line_waits = Counter(
     "dispatch_leads_line_waits_total", "Times that ready leads found no free line, by reason.", ["reason"]
 )
 repairs = Counter("dispatch_leads_repairs_total", "Corrections by the reconcilers.", ["what"])
+# Their alerts see the first increment (`core.observability.metrics`).
+picked.labels("error")
+repairs.labels("dead_worker")
 asked = Counter("dispatch_leads_calls_asked_total", "Calls requested from the provider, by response.", ["answer"])
 due_to_dial = Histogram(
     "dispatch_leads_due_to_dial_seconds",

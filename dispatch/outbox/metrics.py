@@ -31,6 +31,10 @@ poll_claims = Histogram(
     "dispatch_outbox_poll_claims", "Messages claimed per poll.", buckets=(0, 1, 5, 20, 50, 100, 200, 500)
 )
 
+# Their alerts see the first increment (`core.observability.metrics`).
+published.labels("failed")
+calls.labels("failed")
+calls.labels("permanent")
 
 COUNT_LIMIT = 100_000
 

@@ -19,6 +19,7 @@ webhooks_refused = Counter(
     "Rejected webhooks of the phone provider by reason.",
     ["reason"],
 )
+webhooks_refused.labels("wrong_signature")  # its alert sees the first one (`core.observability.metrics`)
 
 
 @gauge("dispatch_provider_accounts_out", "Provider accounts with an outage.", ("outage",))

@@ -6,11 +6,13 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.parser import text_string_to_metric_families
 
 from tests.support.processes import ROOT
 
@@ -206,6 +208,14 @@ UNCOUNTED: dict[str, list[Series]] = {
     "SchedulesWorkersBehind": [{'dispatch_schedules_open_runs{status="in_progress"}': "3x180"}],
     "SchedulesReconcilerStopped": [only_failures("schedules_reconciler"), {WEB: "1x180"}],
 }
+# Alerts about rare events → a counter that was 0, and jumps once within a scrape interval.
+FIRST: dict[str, Series] = {
+    "HeartbeatFailing": {HEARTBEAT: "0x118 4x60"},
+    "LeadsClaimFailing": {'dispatch_leads_picked_total{outcome="error"}': "0x118 1x60"},
+    "LeadsWorkersDying": {DEAD: "0x110 1x60", DIALERS: "0x180"},
+    "NotificationsNotLeaving": {'dispatch_deliveries_total{channel="email", status="failed"}': "0x110 6x60"},
+    "WebhooksRefused": {'dispatch_webhooks_refused_total{reason="wrong_signature"}': "0x118 4x60"},
+}
 PROMTOOL = pytest.mark.skipif(
     shutil.which("promtool") is None and "CI" not in os.environ,
     reason="promtool (of Debian's prometheus) is not installed",
@@ -251,6 +261,47 @@ def test_alerts_fire_in_their_situation_only(tmp_path: Path) -> None:
 @PROMTOOL
 def test_alerts_about_a_halt_fire_without_a_series_of_the_counter(tmp_path: Path) -> None:
     evaluate(tmp_path, {alert: [case(alert, series, 1) for series in found] for alert, found in UNCOUNTED.items()})
+
+
+@PROMTOOL
+def test_alerts_about_rare_events_fire_at_the_first_one(tmp_path: Path) -> None:
+    evaluate(tmp_path, {alert: [case(alert, series, 1)] for alert, series in FIRST.items()})
+
+
+GROWTH = re.compile(r"(?:increase|rate)\((\w+)(?:\{([^}]*)\})?\[")
+# Matchers of a label's values, as `="a"` or `=~"a|b"`; others match names that are not known beforehand.
+VALUES = re.compile(r'(\w+)=~?"([a-z_]+(?:\|[a-z_]+)*)"')
+
+
+def named_values() -> set[tuple[str, str, str]]:
+    """Return (counter, label, value) of each value that rules name. A loop's counters are those of its runner."""
+    return {
+        (name, label, value)
+        for rule in all_rules().values()
+        for name, selector in GROWTH.findall(rule["expr"])
+        for label, values in VALUES.findall(selector)
+        for value in values.split("|")
+        if name.endswith("_total") and 'loop="' not in selector
+    }
+
+
+def test_counters_in_rules_are_exported_before_their_first_increment() -> None:
+    """Prometheus sees no growth in a series that begins with its first increment."""
+    start = (
+        "import django; django.setup(); from dispatch.core.runtime import loops; loops.all_loops();"
+        "from dispatch.core.observability import metrics; print(metrics.render_metrics().decode())"
+    )
+    env = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
+    done = subprocess.run([sys.executable, "-c", start], env=env, cwd=ROOT, check=True, capture_output=True)
+    exported = {
+        (sample.name, label, value)
+        for family in text_string_to_metric_families(done.stdout.decode())
+        for sample in family.samples
+        for label, value in sample.labels.items()
+    }
+    named = named_values()
+    assert ("dispatch_leads_picked_total", "outcome", "error") in named
+    assert named - exported == set()
 
 
 def test_no_rule_compares_a_growth_with_zero() -> None:

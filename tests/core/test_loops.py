@@ -210,6 +210,15 @@ def gives_up_soon(monkeypatch: pytest.MonkeyPatch, settings: object) -> None:
     monkeypatch.setattr(loop_runner, "FIRST_BACKOFF_S", 0.01)
 
 
+def test_a_loop_exports_its_counters_before_its_first_step() -> None:
+    Runner([Loop("not_run_yet", lambda: None, 60.0, elected=True)])
+    exported = metrics.render_metrics().decode()
+    for outcome in ("done", "failed"):
+        assert f'dispatch_loop_steps_total{{loop="not_run_yet",outcome="{outcome}"}} 0.0' in exported
+    for reason in ("failing", "stuck", "blocked"):
+        assert f'dispatch_leaderships_given_up_total{{name="not_run_yet",reason="{reason}"}} 0.0' in exported
+
+
 def given_up(name: str, reason: str) -> float:
     return metrics.leaderships_given_up.labels(name, reason)._value.get()
 

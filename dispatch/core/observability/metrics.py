@@ -5,6 +5,9 @@ counters there, and the scraped process exports the sum; a supervisor gives its 
 standalone process exports its own counters at METRICS_PORT. Gauges are functions that a slice registers with
 `gauge()`. Each is called when /metrics is scraped; a failing gauge is omitted and counted, so that a Redis outage
 does not hide the database's figures.
+
+A counter with labels has no series before `labels()` names its values, and a series that begins with its first
+increment has not grown for Prometheus. So the module of a counter names the values that alert rules name.
 """
 
 from __future__ import annotations

@@ -119,6 +119,16 @@ class Runner:
         self._led_since: dict[str, float] = {}
         # By loop: until when it hands nothing over, and the pause.
         self._handovers: dict[str, tuple[float, float]] = {}
+        self._name_metrics()
+
+    def _name_metrics(self) -> None:
+        """Export the counters of each loop from the start, so that an alert sees the first failure."""
+        for loop in self.loops:
+            for outcome in ("done", "failed"):
+                metrics.loop_steps.labels(loop.name, outcome)
+        for name in self._elections:
+            for reason in ("failing", "stuck", "blocked"):
+                metrics.leaderships_given_up.labels(name, reason)
 
     async def run(self) -> None:
         """Run until `stop()`; return when the running steps have ended or the grace period is over.
