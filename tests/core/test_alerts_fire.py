@@ -28,6 +28,7 @@ FAST, ALL = (f'dispatch_http_request_seconds_bucket{{area="api", le="{le}"}}' fo
 SLOW = 'dispatch_http_request_seconds_bucket{area="api", le="10"}'
 HEARTBEAT = 'dispatch_heartbeats_total{outcome="withheld"}'
 FIGURES = ("dispatch_jobs_overdue", "dispatch_alerts_overdue", "dispatch_reader_lag_seconds")
+POSTGRES = 'dispatch_circuit_failures_total{server="postgres"}'
 EXPORTED = (FREE, CERTIFICATE, BACKUP)
 Series = dict[str, str]
 
@@ -125,7 +126,11 @@ SITUATIONS: dict[str, tuple[Series, Series]] = {
         {'dispatch_reader_failed_events{reader="outbox", state="quarantined"}': "1x180"},
         {'dispatch_reader_failed_events{reader="outbox", state="retrying"}': "1x180"},
     ),
-    "RedisFailing": growth('dispatch_circuit_failures_total{server="r:6379"}', 30, silent=1),
+    "RedisFailing": (
+        {'dispatch_circuit_failures_total{server="r:6379"}': "0+30x180", POSTGRES: "0x180"},
+        {'dispatch_circuit_failures_total{server="r:6379"}': "0+1x180", POSTGRES: "0+30x180"},
+    ),
+    "DatabaseFailing": growth(POSTGRES, 8, silent=1),
     "RoadTimesFailing": growth('dispatch_circuit_failures_total{server="osrm"}', 2, silent=0.2),
     "CallsOfUnknownOutcome": level("dispatch_calls_oldest_unknown_seconds", 700, silent=500),
     "ProviderAccountOut": level('dispatch_provider_accounts_out{outage="refused"}', 1),
