@@ -195,6 +195,20 @@ def test_compose_file_uses_existing_commands_and_variables() -> None:
     assert set(OURS["config/ConfigMap/dispatch-config"]["data"]) <= VARIABLES
 
 
+def test_the_page_runs_commands_of_the_application_in_containers() -> None:
+    """The image has no entry point. The migration, on which web depends, needs the key that `make_key` makes."""
+    page = (ROOT / "docs" / "operations" / "operations.md").read_text()
+    commands = re.findall(r"docker compose -f deploy/compose\.yaml run ((?:--\S+ )*)web ([^`\n]*)", page)
+    assert len(commands) > 1
+    for options, command in commands:
+        python, manage, name, *_ = command.split()
+        assert (python, manage) == ("python", "manage.py")
+        assert name in get_commands()
+        assert ("--no-deps" in options) == (name == "make_key")
+    assert "ENTRYPOINT" not in DOCKERFILE
+    assert "make_key" in commands[0][1], "another command comes before the key"
+
+
 def test_probes_of_web_have_time_limits_and_readiness_needs_the_database() -> None:
     (web,) = (container for name, container in containers() if container["name"] == "web")
     asked = {kind: web[f"{kind}Probe"]["httpGet"]["path"] for kind in ("startup", "liveness", "readiness")}
