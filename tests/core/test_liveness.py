@@ -18,6 +18,7 @@ from dispatch.core.redis.client import QUEUES, connect
 from dispatch.core.runtime.loop_runner import Runner
 from dispatch.core.runtime.loops import Loop
 from dispatch.core.runtime.rq_worker import LIVENESS_S, DispatchWorker
+from tests.support.processes import ROOT
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +89,12 @@ def test_a_worker_reports_between_jobs_and_before_each(monkeypatch: pytest.Monke
     job = expected.index(("job", 0.0))
     assert expected[job - 1] == ("worker", 33 + LIVENESS_S), "the last expectation before the job allows its time"
     assert expected[job + 1] == ("worker", LIVENESS_S)
+
+
+def test_the_pages_name_the_limit_of_a_worker() -> None:
+    folder = ROOT / "docs" / "operations"
+    assert f"`worker` {LIVENESS_S:g} s after the time limit of its job" in (folder / "operations.md").read_text()
+    assert f"{LIVENESS_S:g} s (worker)" in (folder / "failures.md").read_text()
 
 
 def test_folders_below_the_data_folder_are_private(tmp_path: Path) -> None:
