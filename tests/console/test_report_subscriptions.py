@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 import smtplib
 from datetime import UTC, date, datetime, timedelta
@@ -21,6 +23,7 @@ from dispatch.core.languages import date_words
 from dispatch.core.models import Event
 from dispatch.jobs.models import Job
 from tests.console.test_board import Desk
+from tests.support import factories as make
 
 pytestmark = pytest.mark.django_db
 PHOENIX = "America/Phoenix"
@@ -132,6 +135,23 @@ def test_a_due_report_is_sent_once_with_text_html_and_csv(desk, member, report, 
     row.refresh_from_db()
     assert row.due_at == row.next_attempt_at == due_times.next_due("weekly", 7, PHOENIX, clock.now())
     assert kinds() == ["created", "sent"]
+
+
+def test_the_attached_file_has_the_table_that_the_mail_begins(desk, member, monkeypatch):
+    monkeypatch.setattr(report_mail, "MAX_SHOWN", 2)
+    row = subscribed(member, "overview")
+    for name in ("Gas", "Roof", "Water"):
+        service = make.service_type(desk.organization, name.lower(), name=name)
+        job = desk.job("completed", service_type=service)
+        Job.objects.filter(pk=job.pk).update(created_at=row.due_at - timedelta(hours=20))
+    subscriptions.send_due()
+    (sent,) = mail.outbox
+    assert re.findall("^- (.*?):", sent.body, re.MULTILINE) == ["Gas", "Roof"]
+    assert "More in the attached file." in sent.body
+    name, content, _ = sent.attachments[0]
+    assert "-by-service-" in name
+    rows = list(csv.DictReader(io.StringIO(content.removeprefix("\ufeff"))))
+    assert [(row["service"], row["jobs"]) for row in rows] == [("Gas", "1"), ("Roof", "1"), ("Water", "1")]
 
 
 def test_a_spanish_report_has_no_english_headings(desk, member):

@@ -14,10 +14,11 @@ from django.urls import reverse
 
 from accounts.models import Organization, ReportSubscription
 from dispatch.console.reports import customers
-from dispatch.console.reports.csv_tables import choose_table, csv_head, file_name
+from dispatch.console.reports.csv_tables import csv_head, file_name
 from dispatch.console.reports.kinds import KINDS, ReportKind
-from dispatch.console.reports.pages import Filters, Report
+from dispatch.console.reports.pages import Filters
 from dispatch.console.reports.periods import Period
+from dispatch.console.reports.tables import Table
 from dispatch.core import languages
 from dispatch.core.languages import gettext as _
 from dispatch.jobs.signed_links import InvalidLink
@@ -71,14 +72,13 @@ def _build_message(
         },
     )
     message.attach_alternative(render_to_string("console/reports/mail.html", context), "text/html")
-    message.attach(*_attachment(organization, kind, period, report))
+    message.attach(*_attachment(organization, kind, period, table))
     return message
 
 
 def _attachment(
-    organization: Organization, kind: ReportKind, period: Period, report: Report
+    organization: Organization, kind: ReportKind, period: Period, table: Table
 ) -> tuple[str, str, str]:
-    table = choose_table(report)
     rows = table.csv_rows
     head = csv_head(table, period)
     if kind.slug == "customers":
