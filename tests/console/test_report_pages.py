@@ -19,6 +19,7 @@ from dispatch.console.reports.periods import Period
 from dispatch.console.reports.queries import TooManyRows
 from dispatch.console.reports.tables import describe_change
 from dispatch.core import events
+from dispatch.core.models import Event
 from dispatch.jobs.models import Job, Offer, Submission
 from dispatch.leads.models import Campaign, Lead
 from dispatch.telephony.models import Call, InboundCall
@@ -107,6 +108,20 @@ def test_a_merged_duplicate_is_no_second_job(desk):
     assert "<dd>0%</dd>" in desk.see(f"/reports/customers/?{SPAN}"), "no returning customer"
     rows = {row["hour (America/Phoenix)"]: row for row in table(desk, "hours")}
     assert (rows["10:00"]["total"], rows["10:00"]["not_assigned"]) == ("1", "0.0")
+
+
+def test_the_reason_of_a_job_whose_events_are_deleted_is_unknown(desk):
+    jobs = {status: received(desk, 18) for status in ("cancelled", "dispatching")}
+    for status, job in jobs.items():
+        due_at = NOON if status == "dispatching" else None
+        Job.objects.filter(pk=job.pk).update(status=status, pending_reason="", next_action_at=due_at)
+    Event.objects.filter(subject_type="job", subject_id=jobs["cancelled"].pk).delete()
+    answer = desk.client.get(f"/reports/csv/?{SPAN}&by=unserved")
+    rows = csv.DictReader(io.StringIO(read_stream(answer).removeprefix("\ufeff")))
+    assert {row["reason"]: row["canceled"] for row in rows} == {
+        "No longer known, the job's history was deleted": "1",
+        "Technicians are still being called": "0",
+    }
 
 
 def test_technicians_by_offers_answers_and_jobs(desk):

@@ -12,6 +12,7 @@ from dispatch.console import admin_charts
 from dispatch.console.reports.periods import read_period
 from dispatch.console.reports.statistics import build_report
 from dispatch.core import events
+from dispatch.core.models import Event
 from dispatch.jobs.models import Job, Offer
 from tests.console.streams import read_stream
 from tests.console.test_board import Desk
@@ -34,6 +35,7 @@ def received(
     assigned = at + timedelta(seconds=after_s) if after_s is not None else None
     job = desk.job("completed" if assigned else "pending", **fields)
     Job.objects.filter(pk=job.pk).update(created_at=at, assigned_at=assigned)
+    events.append(desk.organization.pk, "job.created", job.pk)
     statuses = {"a": "accepted", "d": "declined", "t": "timed_out", "r": "rescinded"}
     for attempt, one in enumerate(offers, 1):
         Offer.objects.create(
@@ -60,6 +62,22 @@ def test_figures_by_day_service_and_all(desk):
     assert found.total.exhaustion == pytest.approx(1 / 5)
     assert [(one.name, one.jobs) for one in found.services] == [("Water heater", 4), ("Gas", 1)]
     assert build_report(desk.organization, DAY, DAY, other).total.jobs == 1
+
+
+def test_jobs_whose_events_are_deleted_do_not_count_as_accepted(desk):
+    for exhausted in (True, False):
+        job = received(desk, 18)
+        if exhausted:
+            events.append(desk.organization.pk, "job.pending", job.pk, reason="exhausted")
+    forgotten = received(desk, 19)
+    Event.objects.filter(subject_type="job", subject_id=forgotten.pk).delete()
+    assert build_report(desk.organization, DAY, DAY).total.exhaustion == pytest.approx(1 / 2)
+    assert "share of 2 jobs with history" in desk.see(f"/reports/?from={DAY}&to={DAY}")
+    Event.objects.filter(subject_type="job").delete()
+    assert build_report(desk.organization, DAY, DAY).total.exhaustion is None
+    page = desk.see(f"/reports/?from={DAY}&to={DAY}")
+    assert "unknown, the history of these jobs was deleted" in page
+    assert "<dd>0%</dd>" not in page.split("Nobody accepted")[1].split("</div>")[0]
 
 
 @pytest.mark.parametrize(("after_s", "waited_s"), [(4 * 3600, 3600), (1800, 1800)])

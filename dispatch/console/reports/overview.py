@@ -24,7 +24,7 @@ from dispatch.console.reports.tables import (
 )
 from dispatch.console.reports.unserved import build_unserved
 from dispatch.core.languages import gettext as _
-from dispatch.core.languages import mark
+from dispatch.core.languages import mark, ngettext
 
 COLUMNS = (
     Column("jobs", mark("Jobs")),
@@ -73,9 +73,18 @@ def _tiles(now: Figures, before: Figures) -> list[Tile]:
         make_tile(mark("Time to assign, median"), SECONDS, now.median_s, before.median_s, slowest),
         make_tile(mark("Acceptance rate"), SHARE, now.acceptance, before.acceptance, _("of offers not withdrawn")),
         make_tile(mark("Calls per assigned job"), AVERAGE, now.tries, before.tries, _("offers made, on average")),
-        make_tile(mark("Nobody accepted"), SHARE, now.exhaustion, before.exhaustion, _("share of jobs")),
+        make_tile(mark("Nobody accepted"), SHARE, now.exhaustion, before.exhaustion, _base_of_exhaustion(now)),
         make_tile(mark("Not assigned"), SHARE, now.unassigned, before.unassigned, _("share of jobs")),
     ]
+
+
+def _base_of_exhaustion(figures: Figures) -> str:
+    if figures.known == figures.jobs:
+        return _("share of jobs")
+    if not figures.known:
+        return _("unknown, the history of these jobs was deleted")
+    words = ngettext("share of {count} job with history", "share of {count} jobs with history", figures.known)
+    return words.format(count=f"{figures.known:,}")
 
 
 def _words_of(seconds: float | None) -> str:

@@ -19,10 +19,7 @@ WITH job AS (
         j.assigned_at IS NOT NULL AS assigned,
         extract(epoch FROM j.assigned_at - CASE WHEN calls.begin BETWEEN j.created_at AND j.assigned_at
             THEN calls.begin ELSE j.created_at END) AS wait_s, o.offers, o.accepted, o.settled,
-        EXISTS (
-            SELECT FROM core_event e WHERE e.subject_type = 'job' AND e.subject_id = j.id
-            AND e.kind = 'job.pending' AND e.data ->> 'reason' = 'exhausted'
-        ) AS exhausted
+        history.is_whole, history.is_whole AND history.exhausted AS exhausted
     FROM jobs_job j
     CROSS JOIN LATERAL (  -- when technicians are called for the arrival window
         SELECT j.window_start - make_interval(
@@ -33,12 +30,19 @@ WITH job AS (
             count(*) FILTER (WHERE status IN ('accepted', 'declined', 'timed_out', 'failed')) AS settled
         FROM jobs_offer WHERE job_id = j.id
     ) o
+    CROSS JOIN LATERAL (  -- retention deletes the oldest event first, and may delete it before the job
+        SELECT coalesce(bool_or(e.kind = 'job.created'), false) AS is_whole,
+            coalesce(bool_or(e.kind = 'job.pending' AND e.data ->> 'reason' = 'exhausted'), false) AS exhausted
+        FROM core_event e
+        WHERE e.subject_type = 'job' AND e.subject_id = j.id AND e.kind IN ('job.created', 'job.pending')
+    ) history
     WHERE j.organization_id = %(organization_id)s AND j.created_at >= %(since)s AND j.created_at < %(until)s
     AND (%(service_id)s::bigint IS NULL OR j.service_type_id = %(service_id)s) AND j.duplicate_state <> 'merged'
 )
 SELECT day, service_type_id, grouping(day), grouping(service_type_id), count(*), count(*) FILTER (WHERE assigned),
     percentile_cont(0.5) WITHIN GROUP (ORDER BY wait_s), percentile_cont(0.9) WITHIN GROUP (ORDER BY wait_s),
-    sum(accepted), sum(settled), sum(offers) FILTER (WHERE assigned), count(*) FILTER (WHERE exhausted)
+    sum(accepted), sum(settled), sum(offers) FILTER (WHERE assigned), count(*) FILTER (WHERE exhausted),
+    count(*) FILTER (WHERE is_whole)
 FROM job GROUP BY GROUPING SETS ((day), (service_type_id), ())
 """
 
@@ -50,7 +54,8 @@ class Figures:
     Times are in seconds; rates are from 0 to 1; None if there is nothing to count.
 
     `acceptance`: share of accepted offers among the offers that ended without being withdrawn. `tries`: offers per
-    assigned job. `exhaustion`: share of jobs that ran out of candidates at least once.
+    assigned job. `exhaustion`: share of jobs that ran out of candidates at least once, among the `known` jobs:
+    those whose events retention has not deleted.
     """
 
     name: str
@@ -62,6 +67,7 @@ class Figures:
     acceptance: float | None = None
     tries: float | None = None
     exhaustion: float | None = None
+    known: int = 0
 
     @property
     def unassigned(self) -> float | None:
@@ -107,7 +113,7 @@ def _of_day(day: date, row: tuple[Any, ...] | None) -> Figures:
 
 
 def _figures(name: str, day: date | None, row: tuple[Any, ...]) -> Figures:
-    jobs, assigned, median, p90, accepted, settled, offers, exhausted = row[4:]
+    jobs, assigned, median, p90, accepted, settled, offers, exhausted, known = row[4:]
     return Figures(
         name=name,
         day=day,
@@ -117,5 +123,6 @@ def _figures(name: str, day: date | None, row: tuple[Any, ...]) -> Figures:
         p90_s=None if p90 is None else float(p90),
         acceptance=float(accepted) / float(settled) if settled else None,
         tries=float(offers or 0) / assigned if assigned else None,
-        exhaustion=exhausted / jobs if jobs else None,
+        exhaustion=exhausted / known if known else None,
+        known=known,
     )

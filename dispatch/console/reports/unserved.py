@@ -17,14 +17,18 @@ COLUMNS = (
     Column("open", mark("Still open")),
     Column("canceled", mark("Canceled")),
 )
-# The reason is that of the last time the job became pending: it stays known after the job is canceled.
+# The reason is that of the last time the job became pending: it stays known after the job is canceled, until
+# retention deletes its events. The oldest goes first.
 _BY_REASON = """
-SELECT COALESCE(pending.reason, j.status), count(*), count(*) FILTER (WHERE j.status = 'cancelled')
+SELECT COALESCE(pending.reason, CASE WHEN j.status <> 'cancelled' OR is_whole THEN j.status ELSE 'unknown' END),
+    count(*), count(*) FILTER (WHERE j.status = 'cancelled')
 FROM jobs_job j
 LEFT JOIN LATERAL (
     -- With ORDER BY and LIMIT 1, the planner may read the whole log backward.
-    SELECT (array_agg(e.data ->> 'reason' ORDER BY e.id DESC))[1] AS reason FROM core_event e
-    WHERE e.subject_type = 'job' AND e.subject_id = j.id AND e.kind = 'job.pending'
+    SELECT (array_agg(e.data ->> 'reason' ORDER BY e.id DESC) FILTER (WHERE e.kind = 'job.pending'))[1] AS reason,
+        coalesce(bool_or(e.kind = 'job.created'), false) AS is_whole
+    FROM core_event e
+    WHERE e.subject_type = 'job' AND e.subject_id = j.id AND e.kind IN ('job.created', 'job.pending')
 ) pending ON true
 WHERE j.organization_id = %(organization_id)s AND j.created_at >= %(since)s AND j.created_at < %(until)s
 AND j.assigned_at IS NULL AND (%(service_id)s::bigint IS NULL OR j.service_type_id = %(service_id)s)
@@ -34,6 +38,7 @@ GROUP BY 1
 _NEVER_PENDING = {
     Job.Status.CANCELLED.value: mark("Canceled while technicians were called"),
     Job.Status.DISPATCHING.value: mark("Technicians are still being called"),
+    "unknown": mark("No longer known, the job's history was deleted"),
 }
 
 
