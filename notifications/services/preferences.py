@@ -32,11 +32,12 @@ class Wants:
 def default_of(kind: str, *, is_alert: bool | None = None) -> Wants:
     """Return the default of the rules for that kind.
 
-    `is_alert`: whether the kind is an alert in this organization, which may have changed its level.
+    `is_alert`: whether the kind is an alert in this organization, which may have changed its level. Only alerts
+    call.
     """
     rule = rules.BY_KIND[kind]
     is_alert = rule.level == rules.CRITICAL if is_alert is None else is_alert
-    return Wants(shown=True, email=rule.email, sms=is_alert, voice=is_alert, chat=is_alert, push=is_alert)
+    return Wants(shown=True, email=rule.email, sms=is_alert, voice=True, chat=is_alert, push=is_alert)
 
 
 def wants_of(
@@ -50,10 +51,17 @@ def wants_of(
 
 
 def _wants_of_row(row: Preference, usual: Wants) -> Wants:
-    """Return the user's choice. Rows of releases without chat channels or push have their defaults."""
+    """Return the user's choice. A channel that the user has not chosen has its default.
+
+    An organization may turn a kind into an alert after the choice. A row without chat and push then has a choice
+    of email or screen only, and texts have their default, too: `sms` cannot be empty. Rows of alerts by the rules
+    have no chat and push if they are of releases without these channels.
+    """
     chat = usual.chat if row.chat is None else row.chat
     push = usual.push if row.push is None else row.push
-    return Wants(row.shown, row.email, row.sms, row.voice, chat, push)
+    is_open = row.chat is None and row.push is None and row.voice
+    is_usual_text = is_open and rules.BY_KIND[row.kind].level != rules.CRITICAL
+    return Wants(row.shown, row.email, row.sms or (is_usual_text and usual.sms), row.voice, chat, push)
 
 
 @dataclass(frozen=True)
@@ -91,15 +99,26 @@ def choices_of(user: User, organization_id: int) -> list[Choice]:
 
 
 def save_preference(user: User, organization_id: int, kind: str, wants: Wants, *, actor: Actor) -> Preference:
-    """Save the user's choice. Raise KeyError for a kind that is not in the table."""
+    """Save the user's choice. Raise KeyError for a kind that is not in the table.
+
+    Of a kind that is not an alert, chat and push are saved once the user changes them: not choosing them for a
+    toast must not turn them off for an alert that the organization makes of it.
+    """
     if rules.BY_KIND[kind].level == rules.CRITICAL:
         wants = replace(wants, shown=True)
+    route = Route.objects.of(organization_id).filter(kind=kind).first() or Route()
+    is_alert = (route.level or rules.BY_KIND[kind].level) == rules.CRITICAL
     with transaction.atomic():
+        own = Preference.objects.of(organization_id).filter(user=user, kind=kind).first() or Preference(kind=kind)
+        values: dict[str, bool | None] = asdict(wants)
+        if not is_alert:
+            before = _wants_of_row(own, default_of(kind, is_alert=False))
+            values |= {way: getattr(own, way) for way in ("chat", "push") if values[way] == getattr(before, way)}
         row, _ = Preference.objects.update_or_create(
             organization_id=organization_id,
             user=user,
             kind=kind,
-            defaults=asdict(wants),
+            defaults=values,
         )
         events.append(
             organization_id, "preference.changed", row.pk, actor=actor, kind_of_event=kind, user_id=user.pk

@@ -204,6 +204,42 @@ def test_preference_applies_and_can_be_reset(browser: Browser, office: Organizat
     assert Event.objects.filter(kind="preference.forgotten", organization_id=office.pk).count() == 2
 
 
+def save(here: Client, changed: set[str]) -> set[str]:
+    """Check or uncheck these boxes, and return the names of those of "can't make it" that are then checked."""
+    page = here.get(CHOICES)
+    answer = here.post(CHOICES, {"kind": kinds(page), **dict.fromkeys(ticked(page) ^ changed, "on")}, follow=True)
+    assert "Saved." in text(answer)
+    return {name.split(":")[1] for name in ticked(answer) if name.startswith("job.cannot_make_it")}
+
+
+def test_a_choice_for_a_toast_turns_off_no_channel_of_a_later_alert(
+    browser: Browser, office: Organization, dora: User
+) -> None:
+    here, kind = browser(dora), "job.cannot_make_it"
+    assert save(here, {f"{kind}:email"}) == {"shown", "email"}
+    rule = Route.objects.create(organization=office, kind=kind, level="critical")
+    assert {f"{kind}:{way}" for way in ("email", "sms", "voice", "chat", "push")} <= ticked(here.get(CHOICES))
+    assert wants_of(office.pk, [dora.pk], kind, is_alert=True)[dora.pk] == Wants(*[True] * 6)
+
+    assert save(here, {f"{kind}:sms"}) == {"email", "voice", "chat", "push"}
+    assert save(here, {f"{kind}:voice"}) == {"email", "chat", "push"}
+    rule.delete()
+    assert save(here, {f"{kind}:email"}) == {"shown", "chat", "push"}
+    Route.objects.create(organization=office, kind=kind, level="critical")
+    wants = wants_of(office.pk, [dora.pk], kind, is_alert=True)[dora.pk]
+    assert wants == Wants(True, email=False, sms=False, voice=False, chat=True, push=True)
+
+
+def test_a_channel_chosen_for_a_toast_is_kept_for_a_later_alert(
+    browser: Browser, office: Organization, dora: User
+) -> None:
+    here, kind = browser(dora), "job.cannot_make_it"
+    assert save(here, {f"{kind}:push"}) == {"shown", "push"}
+    assert save(here, {f"{kind}:push", f"{kind}:chat"}) == {"shown", "chat"}
+    wants = wants_of(office.pk, [dora.pk], kind, is_alert=True)[dora.pk]
+    assert wants == Wants(True, email=False, sms=False, voice=True, chat=True, push=False)
+
+
 def test_preferences_that_are_not_on_the_page_are_unchanged(
     browser: Browser, office: Organization, dora: User
 ) -> None:
