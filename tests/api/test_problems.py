@@ -1,6 +1,7 @@
 """Every error of the API is a machine-readable problem."""
 
 import base64
+from datetime import UTC, datetime
 from urllib.parse import quote
 
 import pytest
@@ -11,7 +12,6 @@ from rest_framework.views import APIView
 
 from accounts.auth.permissions import ANYONE
 from accounts.models import ApiKey
-from dispatch.core import clock
 from dispatch.core.api import problems
 from dispatch.core.events import Actor
 from tests.api.client import Api
@@ -45,7 +45,7 @@ class BrokenView(APIView):
         raise problems.Conflict(
             by=Actor("user", 7, "Ana"),
             did="assigned the job to Unit 12",
-            at=clock.now().replace(year=2026),
+            at=datetime(2026, 3, 10, tzinfo=UTC),
             version=3,
         )
 

@@ -231,7 +231,7 @@ def test_messages_are_found_by_filter_and_older_ones_by_paging(dora, world, erp)
 def test_group_shows_the_message_at_its_head(dora, world, erp, state, words):
     if state in ("retry", "put off"):
         world.receiver.answer("a", {"retry": 500, "put off": 429}[state])
-    scheduled = world.organization.created_at.replace(year=2100) if state == "later" else None
+    scheduled = world.organization.created_at + timedelta(days=1000) if state == "later" else None
     message = world.send_one(erp, "a", group="job:7", scheduled_for=scheduled)
     match state:
         case "paused":

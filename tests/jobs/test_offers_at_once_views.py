@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -142,7 +143,7 @@ def test_a_raised_job_does_not_wait_for_the_end_of_quiet_hours(floor):
     floor.rings(ann)
     services.pause(job.pk, actor=MARIA)
     Job.objects.filter(pk=job.pk).update(
-        paused_at=None, waiting_for="quiet_hours", next_action_at=clock.now().replace(year=2090)
+        paused_at=None, waiting_for="quiet_hours", next_action_at=clock.now() + timedelta(days=1000)
     )
     services.correct(job.pk, actor=MARIA, correction=services.Correction(), priority=1)
     floor.rings(bob)  # Ann has just been called
