@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from django.db import connection
 from django.http import HttpRequest, HttpResponse
 from django.urls import path
 
-from dispatch.core.web import health, probes
+from dispatch.core.web import asgi_handler, health, probes
 from dispatch.core.web.asgi_handler import ThreadedASGIHandler
 from dispatch.core.web.probes import Probes
 from tests.core.outages import redis_away
@@ -142,10 +143,11 @@ def test_probes_refuse_other_methods(app_url: str) -> None:
     assert requests.head(f"{app_url}/healthz", timeout=PATIENCE).status_code == 200
 
 
-_release = threading.Event()
+_entered, _release = threading.Event(), threading.Event()
 
 
 def blocked(request: HttpRequest) -> HttpResponse:
+    _entered.set()
     _release.wait(PATIENCE)
     return HttpResponse("done")
 
@@ -218,17 +220,24 @@ def test_requests_beyond_the_queue_are_503_at_once(settings: Any) -> None:
     asyncio.run(ask())
 
 
-def test_a_request_that_waited_too_long_is_503_without_work(settings: Any) -> None:
+def test_a_request_that_waited_too_long_is_503_without_work(
+    settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings.ROOT_URLCONF = __name__
-    application = ThreadedASGIHandler(1, longest_wait_s=0.05)
+    application = ThreadedASGIHandler(1, longest_wait_s=5)
+    now = [0.0]
+    monkeypatch.setattr(asgi_handler, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    _entered.clear()
     _release.clear()
 
     async def ask() -> None:
         first = asyncio.create_task(Asked(application, "/blocked/").run())
+        while not _entered.is_set():
+            await asyncio.sleep(0.01)
         late = asyncio.create_task(Asked(application, "/blocked/").run())
         while application.unanswered < 2:
             await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)
+        now[0] = 5.1
         _release.set()
         assert (await first).status == 200
         assert (await late).status == 503
