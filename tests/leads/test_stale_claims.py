@@ -57,7 +57,7 @@ def test_claim_with_a_locked_row_is_skipped(floor: Floor) -> None:
             with transaction.atomic():
                 Lead.objects.select_for_update(no_key=True).get(pk=held)
                 begun.set()
-                assert done.wait(PATIENCE)
+                assert done.wait(2 * PATIENCE)
         finally:
             connections.close_all()
 
@@ -76,7 +76,7 @@ def test_claim_with_a_locked_row_is_skipped(floor: Floor) -> None:
     stepping = threading.Thread(target=step, daemon=True)
     stepping.start()
     try:
-        assert finished.wait(5), "the step waits for the row"
+        assert finished.wait(PATIENCE), "the step waits for the row"
         assert floor.outcomes(others) == {"answered": 3}
     finally:
         done.set()
