@@ -125,7 +125,9 @@ def test_reports_show_a_believable_past(company):
 
 def test_timelines_tell_each_job_in_order(company):
     for status in ("completed", "cancelled", "pending", "assigned"):
-        for job in Job.objects.of(company).filter(status=status).order_by("pk")[:5]:
+        jobs = list(Job.objects.of(company).filter(status=status).order_by("pk")[:5])
+        assert jobs, status
+        for job in jobs:
             entries = load_timeline(job)
             assert [entry.at for entry in entries] == sorted(entry.at for entry in entries)
             assert entries[0].kind == "submission.received"
