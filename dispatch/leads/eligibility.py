@@ -21,13 +21,14 @@ from django.db import connection
 from dispatch.core.db.prepared import execute, fetch_all, fetch_later, integers, texts
 from dispatch.core.privacy import replay
 from dispatch.leads import eligibility_sql as sql
-from dispatch.leads.models import CallingRule, ClosedDay, DispositionRule, Holiday, RetryRule
+from dispatch.leads.models import CallingRule, ClosedDay, DispositionRule, Holiday, Lead, RetryRule
 from dispatch.leads.models.calling_rules import RETRIED
 from dispatch.leads.rules.calling_hours import PermissionCache, hours_of
 from dispatch.leads.rules.eligibility import (
     BatchContext,
     CustomerRateLimit,
     RegionRule,
+    is_rate_free,
     permitted_from,
     permitted_until,
 )
@@ -140,6 +141,18 @@ def permitted_hours(lead: LeadFacts, now: datetime) -> tuple[datetime, datetime]
     if begins is None:
         return None
     return begins, permitted_until(lead, campaign, at(begins), begins + HOURS_AT_ONCE)
+
+
+def may_leave_rate_queue(lead: Lead, now: datetime) -> bool:
+    """Return whether the rate of the lead's customer, for which it waits, allows its call now.
+
+    Locks the rate until the end of the transaction.
+    """
+    customer = (lead.organization_id, lead.customer or lead.campaign.customer)
+    batch = BatchContext(now, stopped=False, campaigns={})
+    with connection.cursor() as cursor:
+        _read_rates(cursor, batch, [(*customer, lead.campaign_id)])
+    return is_rate_free(customer, lead.due_at, batch)
 
 
 def _read_rates(cursor: Any, batch: BatchContext, customers: list[tuple[int, str, int]]) -> None:

@@ -97,6 +97,37 @@ def test_canceled_leads_leave_the_queue(floor: Floor) -> None:
     assert floor.lead(late).outcome == "answered"
 
 
+def waiting() -> list[Lead]:
+    return list(Lead.objects.filter(status="backlog").order_by("due_at", "id"))
+
+
+def test_call_now_keeps_the_place_of_a_lead_that_waits_for_the_rate(floor: Floor) -> None:
+    floor.add_many(MOST + 9)
+    work_in_small_batches(floor)
+    before = waiting()
+    for lead in (before[0], before[-1]):
+        actions.dispatch_now(lead.pk, actor=SYSTEM)
+    work_in_small_batches(floor)
+    assert [(lead.pk, lead.due_at) for lead in waiting()] == [(lead.pk, lead.due_at) for lead in before]
+    clock.travel((before[0].due_at - clock.now()).total_seconds() + 0.05)
+    work_in_small_batches(floor)
+    assert floor.lead(before[0].pk).outcome == "answered"
+
+
+@pytest.mark.parametrize("rates", [{"most": 100}, {}], ids=["raised", "removed"])
+def test_call_now_does_not_wait_for_a_rate_that_no_longer_limits(floor: Floor, rates: dict[str, int]) -> None:
+    floor.add_many(MOST + 9)
+    work_in_small_batches(floor)
+    if rates:
+        CustomerRate.objects.update(**rates)
+    else:
+        CustomerRate.objects.all().delete()
+    last = waiting()[-1]
+    actions.dispatch_now(last.pk, actor=SYSTEM)
+    work_in_small_batches(floor)
+    assert floor.lead(last.pk).outcome == "answered"
+
+
 def test_calls_know_the_customer_on_whose_behalf_they_are_made(floor: Floor) -> None:
     floor.add_many(1)
     floor.work()

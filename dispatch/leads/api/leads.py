@@ -161,7 +161,10 @@ class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
     @extend_schema(request=None, responses=LeadSerializer)
     @action(detail=True, methods=["post"], url_path="dispatch-now")
     def dispatch_now(self, request: Request, pk: str) -> Response:
-        """Make the lead due now. All calling rules still apply."""
+        """Make the lead due now. All calling rules still apply.
+
+        A lead that waits for the rate of its customer keeps its place, unless the rate allows its call now.
+        """
         lead = actions.dispatch_now(self.get_object().pk, actor=request.actor)
         return Response(LeadSerializer(self.get_queryset().get(pk=lead.pk)).data)
 

@@ -262,8 +262,24 @@ def _limit_by_rate(
         allowed = first_moment_below_limit(at, spent, rate.most, rate.per)
         if allowed is not None and allowed <= batch.now + RATE_GRACE:
             return allowed, Reason.CUSTOMER_RATE
-    planned = [moment + rate.lateness for moment in queued]
-    return first_moment_below_limit(at, [*spent, *planned], rate.most, rate.per), Reason.CUSTOMER_RATE
+    return _behind_the_queue(customer, batch, at), Reason.CUSTOMER_RATE
+
+
+def _behind_the_queue(customer: tuple[int, str], batch: BatchContext, at: datetime) -> datetime | None:
+    """Return when the customer's rate allows a call besides those that were made and those that are planned."""
+    rate = batch.rates[customer]
+    planned = [moment + rate.lateness for moment in batch.queued.get(customer, ())]
+    return first_moment_below_limit(at, [*batch.spent.get(customer, ()), *planned], rate.most, rate.per)
+
+
+def is_rate_free(customer: tuple[int, str], due_at: datetime, batch: BatchContext) -> bool:
+    """Return whether the customer's rate allows the call of a lead now that waits in its queue until `due_at`."""
+    if customer not in batch.rates:
+        return True
+    queued = batch.queued.get(customer, [])
+    if due_at in queued:
+        queued.remove(due_at)
+    return _behind_the_queue(customer, batch, batch.now) == batch.now
 
 
 def _spent(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> list[datetime] | None:

@@ -11,9 +11,10 @@ from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
-from dispatch.leads import redis_queue
+from dispatch.leads import eligibility, redis_queue
 from dispatch.leads.models import Lead
 from dispatch.leads.redis_queue import PURPOSE, ScheduleEntry, to_ms
+from dispatch.leads.rules.states import Reason
 from dispatch.telephony import services as telephony
 
 
@@ -75,7 +76,8 @@ def _cancel_during_call(lead: Lead, actor: Actor) -> None:
 def dispatch_now(lead_id: int, *, actor: Actor) -> Lead:
     """Make a waiting lead due now, also after a switch that holds it. All calling rules still apply.
 
-    If it was wanted later, its patience begins now. Raises LeadConflict if it is being called or has ended, and
+    If it was wanted later, its patience begins now. A lead that waits for its customer's rate keeps its place,
+    unless the rate allows its call now. Raises LeadConflict if it is being called or has ended, and
     Lead.DoesNotExist.
     """
     with transaction.atomic():
@@ -86,8 +88,9 @@ def dispatch_now(lead_id: int, *, actor: Actor) -> Lead:
             ended = _("This lead has ended ({outcome}). Add it again to have it called.")
             raise LeadConflict(ended.format(outcome=_outcome(lead)), **_state(lead))
         now = clock.now()
-        lead.wanted_at, lead.due_at, lead.reason = min(lead.wanted_at, now), min(lead.due_at, now), ""
-        lead.save(update_fields=["wanted_at", "due_at", "reason"])
+        if lead.reason != Reason.CUSTOMER_RATE or eligibility.may_leave_rate_queue(lead, now):
+            lead.wanted_at, lead.due_at, lead.reason = min(lead.wanted_at, now), min(lead.due_at, now), ""
+            lead.save(update_fields=["wanted_at", "due_at", "reason"])
         events.append(lead.organization_id, "lead.hurried", lead.pk, actor=actor, campaign_id=lead.campaign_id)
         transaction.on_commit(partial(redis_queue.enqueue, [_entry(lead)]), robust=True)
     return lead
