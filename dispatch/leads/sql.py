@@ -59,15 +59,20 @@ SET status = 'processing', token = v.token, attempts = l.attempts + 1, claimed_a
 FROM unnest(%(ids)s::bigint[], %(tokens)s::int[]) AS v(id, token)
 WHERE l.id = v.id AND l.status = 'backlog'
 """
-DEFER = """
-UPDATE leads_lead l SET due_at = v.due_at, reason = v.reason
+# After "Call now", a lead may be due before it is wanted. If a switch holds it, its due time becomes the time at
+# which it is wanted, so that RELEASE makes it due again.
+DEFER = f"""
+UPDATE leads_lead l
+SET due_at = v.due_at, reason = v.reason,
+    wanted_at = CASE WHEN v.reason IN {_HELD} THEN least(l.wanted_at, l.due_at) ELSE l.wanted_at END
 FROM unnest(%(ids)s::bigint[], %(dues)s::timestamptz[], %(reasons)s::text[]) AS v(id, due_at, reason)
 WHERE l.id = v.id AND l.status = 'backlog'
 """
-# Records what a dry run would have done with a lead. The lead stays in the backlog.
+# Records what a dry run would have done with a lead. The lead stays in the backlog, as after DEFER.
 SIMULATE = """
 UPDATE leads_lead l
-SET due_at = %(until)s, reason = 'dry_run', simulated_at = %(now)s, simulated_outcome = v.outcome
+SET due_at = %(until)s, reason = 'dry_run', wanted_at = least(l.wanted_at, l.due_at), simulated_at = %(now)s,
+    simulated_outcome = v.outcome
 FROM unnest(%(ids)s::bigint[], %(outcomes)s::text[]) AS v(id, outcome)
 WHERE l.id = v.id AND l.status = 'backlog'
 """

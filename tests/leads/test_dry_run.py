@@ -119,6 +119,15 @@ def test_a_simulated_lead_is_simulated_again_on_request_and_can_be_cancelled(flo
     assert floor.lead(bob).outcome == "cancelled"
 
 
+def test_call_now_in_a_dry_run_is_remembered_when_it_ends(floor: Floor) -> None:
+    switch_to(floor, "dry_run")
+    (lead,) = floor.add(ANN, at=floor.due_in(7 * 86_400))
+    actions.dispatch_now(lead, actor=SYSTEM)
+    assert floor.work() == 0
+    switch_to(floor, "live")
+    assert floor.work() == 1
+
+
 def test_the_report_of_a_dry_run_outlives_it(floor: Floor) -> None:
     began = clock.now()
     switch_to(floor, "dry_run")

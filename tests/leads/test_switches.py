@@ -87,6 +87,39 @@ def test_call_now_is_remembered_while_a_switch_holds_the_lead(floor: Floor) -> N
     assert floor.work() == 1
 
 
+def close_today(floor: Floor) -> None:
+    """Let the campaign call only from the day after tomorrow on, and give leads up after an hour."""
+    today = clock.now().weekday()
+    days = [day for day in range(7) if (day - today) % 7 not in (6, 0, 1)]
+    Campaign.objects.update(weekdays=days, patience_h=1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_call_now_outside_the_calling_hours_waits_for_them(floor: Floor) -> None:
+    close_today(floor)
+    (lead,) = floor.add(make.phone(), at=floor.due_in(10 * 86_400))
+    actions.dispatch_now(lead, actor=SYSTEM)
+    assert floor.work() == 0
+    row = floor.lead(lead)
+    assert (row.status, row.reason) == ("backlog", "outside_window")
+    clock.travel((row.due_at - clock.now()).total_seconds() + 1)
+    assert floor.work() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_call_now_is_remembered_by_a_switch_that_holds_the_lead_later(floor: Floor) -> None:
+    close_today(floor)
+    (lead,) = floor.add(make.phone(), at=floor.due_in(10 * 86_400))
+    actions.dispatch_now(lead, actor=SYSTEM)
+    assert floor.work() == 0
+    clock.travel((floor.lead(lead).due_at - clock.now()).total_seconds() + 1)
+    switches.pause_campaign(floor.campaign.pk, True, actor=SYSTEM)
+    assert floor.work() == 0
+    switches.pause_campaign(floor.campaign.pk, False, actor=SYSTEM)
+    floor.step(switches.LIFTED)
+    assert floor.work() == 1
+
+
 def test_leads_held_by_another_switch_stay_held(campaign):
     switches.pause_campaign(campaign.pk, True, actor=SYSTEM)
     switches.set_dispatch(campaign.organization_id, is_paused=True, actor=SYSTEM)

@@ -76,9 +76,9 @@ def _cancel_during_call(lead: Lead, actor: Actor) -> None:
 def dispatch_now(lead_id: int, *, actor: Actor) -> Lead:
     """Make a waiting lead due now, also after a switch that holds it. All calling rules still apply.
 
-    If it was wanted later, its patience begins now. A lead that waits for its customer's rate keeps its place,
-    unless the rate allows its call now. Raises LeadConflict if it is being called or has ended, and
-    Lead.DoesNotExist.
+    Its patience is counted from when it was wanted, or from now if a switch holds it. A lead that waits for its
+    customer's rate keeps its place, unless the rate allows its call now. Raises LeadConflict if it is being called
+    or has ended, and Lead.DoesNotExist.
     """
     with transaction.atomic():
         lead = _locked(lead_id)
@@ -89,8 +89,8 @@ def dispatch_now(lead_id: int, *, actor: Actor) -> Lead:
             raise LeadConflict(ended.format(outcome=_outcome(lead)), **_state(lead))
         now = clock.now()
         if lead.reason != Reason.CUSTOMER_RATE or eligibility.may_leave_rate_queue(lead, now):
-            lead.wanted_at, lead.due_at, lead.reason = min(lead.wanted_at, now), min(lead.due_at, now), ""
-            lead.save(update_fields=["wanted_at", "due_at", "reason"])
+            lead.due_at, lead.reason = min(lead.due_at, now), ""
+            lead.save(update_fields=["due_at", "reason"])
         events.append(lead.organization_id, "lead.hurried", lead.pk, actor=actor, campaign_id=lead.campaign_id)
         transaction.on_commit(partial(redis_queue.enqueue, [_entry(lead)]), robust=True)
     return lead
