@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
 from typing import Any
 
@@ -19,6 +20,7 @@ from tests.api.client import Api
 from tests.core.threads import Elsewhere
 from tests.harness.schedules import World
 from tests.support import factories
+from tests.support.waiting import PATIENCE
 
 HTTP = {"url": "https://example.com/hook"}
 
@@ -298,6 +300,59 @@ def test_canceling_an_import_waits_for_the_part_that_a_worker_creates(
     assert not bulk_import.work_part(bulk_id)
     found = api.get(at).json()
     assert (found["status"], found["created"], Schedule.objects.count()) == ("cancelled", 2, 2)
+
+
+def test_canceling_an_import_leaves_its_workers_no_other_part(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_import, "PART", 1)
+    rows = [body(name=f"Visit {n}") for n in range(6)]
+    at = f"schedule-imports/{api.post('schedule-imports/', {'schedules': rows}).json()['id']}/"
+    bulk_id = BulkImport.objects.get().pk
+    others: list[Elsewhere] = []
+    is_working, may_end = threading.Event(), threading.Event()
+
+    def act() -> None:
+        if others:  # the second worker, which works longer
+            is_working.set()
+            assert may_end.wait(PATIENCE)
+            return
+        others.append(Elsewhere(lambda: bulk_import.work_part(bulk_id)))
+        assert is_working.wait(PATIENCE)
+        others.append(Elsewhere(lambda: bulk_import.cancel_import(bulk_id, actor=SYSTEM)))
+        others[1].wait_for_lock()
+
+    with fault_injection.arm_crash_point("schedules.bulk.before_commit", act):
+        assert bulk_import.work_part(bulk_id)
+        others[1].wait_for_lock()
+        assert not bulk_import.work_part(bulk_id)
+        may_end.set()
+        for other in others:
+            other.finish()
+    found = api.get(at).json()
+    assert (found["status"], found["created"], Schedule.objects.count()) == ("cancelled", 2, 2)
+
+
+def test_the_second_cancellation_of_an_import_is_refused(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bulk_import, "PART", 1)
+    rows = [body(name=f"Visit {n}") for n in range(3)]
+    api.post("schedule-imports/", {"schedules": rows})
+    bulk_id = BulkImport.objects.get().pk
+    cancels: list[Elsewhere] = []
+
+    def cancel() -> None:
+        for _ in range(2):
+            cancels.append(Elsewhere(lambda: bulk_import.cancel_import(bulk_id, actor=SYSTEM)))
+            cancels[-1].wait_for_lock()
+        raise fault_injection.Interrupted
+
+    with (
+        fault_injection.arm_crash_point("schedules.bulk.before_commit", cancel),
+        pytest.raises(fault_injection.Interrupted),
+    ):
+        bulk_import.work_part(bulk_id)
+    cancels[0].finish()
+    with pytest.raises(bulk_import.NotInThisStatus):
+        cancels[1].finish()
+    assert (BulkImport.objects.get().status, Schedule.objects.count()) == ("cancelled", 0)
 
 
 def test_rows_of_an_import_that_name_the_same_key_look_it_up_once(

@@ -2,7 +2,8 @@
 
 A part is deleted in the transaction that creates its schedules, and a row creates at most one schedule (unique
 constraint), so if a worker dies at any time, another one continues. Queue messages only make it prompt: imports
-without progress are enqueued again. Lock order: parts by their first row, then the import.
+without progress are enqueued again. Lock order: one cancellation at a time, parts by their first row (after those
+that no other session has locked), then the import.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from accounts.api.base import each_row_found_once
 from accounts.models import Organization
 from dispatch.core import clock, events, fault_injection
 from dispatch.core.api.problems import ProblemFormatter
+from dispatch.core.db import prepared
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 from dispatch.core.runtime import queues
@@ -37,6 +39,8 @@ PART = 500
 # Share of RQ's job time limit after which no further part is begun.
 SHARE_OF_JOB = 0.4
 STALLED_AFTER = timedelta(seconds=60)
+# Otherwise, two cancellations could wait for each other, each with parts that the other needs.
+_LOCK_CANCELLATION = "SELECT pg_advisory_xact_lock(hashtextextended('bulk import:' || %(bulk)s::text, 0))"
 _OPEN = (BulkImport.Status.RECEIVED, BulkImport.Status.RUNNING)
 
 
@@ -119,10 +123,12 @@ def work_part(bulk_id: int) -> bool:
 def cancel_import(bulk_id: int, *, actor: Actor) -> BulkImport:
     """Cancel an import; schedules created so far are kept. Raises NotInThisStatus if it has ended.
 
-    Waits for the parts that workers process at this moment.
+    Waits for the parts that workers process at this moment. They get no other parts.
     """
     with transaction.atomic():
+        prepared.execute(_LOCK_CANCELLATION, {"bulk": bulk_id})
         parts = BulkPart.objects.filter(bulk_id=bulk_id)
+        list(parts.select_for_update(no_key=True, skip_locked=True).values_list("pk", flat=True))
         list(parts.select_for_update(no_key=True).order_by("first_row").values_list("pk", flat=True))
         bulk = BulkImport.objects.select_for_update(no_key=True).get(pk=bulk_id)
         if bulk.status not in _OPEN:
