@@ -26,6 +26,11 @@ log = structlog.get_logger(__name__)
 
 Outage = ProviderAccount.Outage
 
+# Fields of an account on which the provider's answer depends, besides its token. After a change of one of them,
+# the requests that failed prove nothing.
+CREDENTIALS = frozenset(
+    {"provider", "account_sid", "api_key_sid", "api_key_secret", "region", "edge", "is_active"}
+)
 MAX_FAILED_REQUESTS = 3
 # Interval between probes of a failing account, and the maximum delay before another trial (seconds).
 PROBE_SECONDS, MAX_TRIAL_SECONDS = 5.0, 60.0
@@ -200,10 +205,13 @@ def defer_probe(account_id: int) -> None:
     ProviderAccount.objects.filter(pk=account_id).update(probe_at=clock.now() + timedelta(seconds=PROBE_SECONDS))
 
 
-def probe_now(account_id: int) -> None:
-    """Make an account in an outage due for a probe now, because its credentials have changed."""
+def probe_now(account_id: int, *, is_changed: bool = True) -> None:
+    """Make an account in an outage due for a probe now.
+
+    `is_changed`: its credentials have changed, so a successful probe ends the outage without a trial.
+    """
     failing = ProviderAccount.objects.filter(pk=account_id).exclude(outage="")
-    failing.update(probe_at=clock.now(), has_failed_probe=True)
+    failing.update(probe_at=clock.now(), **({"has_failed_probe": True} if is_changed else {}))
 
 
 def outage_of_pool(pool_id: int, number_id: int | None = None) -> ProviderAccount | None:

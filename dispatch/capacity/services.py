@@ -58,7 +58,10 @@ def save_row(row: Limited, changed: Mapping[str, Any], *, actor: Actor) -> None:
         if others := [name for name in names if name not in ("is_paused", "is_active")]:
             _append_event(row, "changed", actor, fields=others)
         if isinstance(row, ProviderAccount):
-            (account_outages.probe_now if row.is_active else account_outages.end_outage)(row.pk)
+            if not row.is_active:
+                account_outages.end_outage(row.pk)
+            elif account_outages.CREDENTIALS.intersection(names):
+                account_outages.probe_now(row.pk)
 
 
 def set_token(account: ProviderAccount, token: str, *, actor: Actor) -> None:

@@ -180,6 +180,36 @@ def test_late_failures_of_a_deactivated_account_begin_no_outage(account: Provide
     assert (now_is(account).outage, kinds()) == ("", [])
 
 
+def fail_despite_successful_probes(account: ProviderAccount) -> None:
+    """Begin an outage in which all requests fail, also on trial, although all probes succeed."""
+    fail(account, 3)
+    clock.travel(6)
+    account_outages.record_probe(account.pk, None)
+    fail(account)
+    assert not account_outages.is_usable(now_is(account))
+
+
+@pytest.mark.parametrize(
+    ("changed", "is_proof"),
+    [
+        ({"name": "Main"}, False), ({"calls_per_second": 0.5}, False), ({"api_key_secret": "another"}, True),
+        ({"name": "Main", "region": "ie1"}, True),
+    ],
+)  # fmt: skip
+def test_only_changed_credentials_let_a_probe_end_an_outage(
+    account: ProviderAccount, changed: dict, is_proof: bool
+) -> None:
+    fail_despite_successful_probes(account)
+    row = now_is(account)
+    next_probe_at = row.probe_at
+    for name, value in changed.items():
+        setattr(row, name, value)
+    services.save_row(row, changed, actor=SYSTEM)
+    assert (now_is(account).probe_at != next_probe_at) is is_proof
+    account_outages.record_probe(account.pk, None)
+    assert now_is(account).outage == ("" if is_proof else "no_answer")
+
+
 @pytest.mark.parametrize(
     ("outcomes", "outage"),
     [

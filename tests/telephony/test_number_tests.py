@@ -11,6 +11,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
+from dispatch.capacity import account_outages
 from dispatch.capacity.models import ProviderAccount
 from dispatch.core.models import Event
 from dispatch.telephony import number_check_calls
@@ -156,3 +157,14 @@ def test_addresses_of_the_page_lead_a_failing_call_to_the_apology(caller: Caller
     )
     caller.sim.lose_webhooks("twiml", times=None)
     caller.sim.phone(ANN).calls_us(str(caller.number.phone)).hears("technical problem").ended("completed")
+
+
+def test_a_check_of_a_failing_account_allows_a_trial_and_ends_no_outage(caller: Caller) -> None:
+    account = caller.number.account
+    for _ in range(account_outages.MAX_FAILED_REQUESTS):
+        account_outages.record_failure(account.pk, "no_answer", "error 503")
+    assert "status active" in check(browser(factories.admin(caller.organization)), account)
+    assert account_outages.claim_due_probes(10) == [account.pk]
+    account_outages.record_probe(account.pk, None)
+    account.refresh_from_db()
+    assert (account.outage, account.is_on_trial) == ("no_answer", True)

@@ -61,5 +61,5 @@ class CheckedAccountAdmin(ProviderAccountAdmin):
             is_trial = info.kind.lower() == "trial"
             note = messages.success if info.is_active and not is_trial else messages.warning
             note(request, f"{shown} {TRIAL}" if is_trial else shown)
-            account_outages.probe_now(account.pk)
+            account_outages.probe_now(account.pk, is_changed=False)
         return self.back_to(object_id)
