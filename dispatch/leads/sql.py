@@ -11,6 +11,7 @@ from typing import Any
 
 from dispatch.core.db.prepared import execute, fetch_all, integers, texts
 from dispatch.leads.rules.retries import LeadFacts
+from dispatch.leads.rules.voice_agents import UNREACHABLE
 
 __all__ = ["execute", "facts_of", "fetch_all", "integers", "texts"]
 
@@ -46,16 +47,16 @@ ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 """
 EXISTING = "SELECT id FROM leads_lead WHERE id = ANY(%(ids)s::bigint[])"
 
-# backlog → processing. The caller holds the rows' locks and has read their status. An outcome with a rule
-# belongs to the earlier call, and decides nothing about this one.
-CLAIM = """
+# backlog → processing. The caller holds the rows' locks and has read their status. An outcome with a rule, or that
+# the voice agent failed, belongs to the earlier call, and decides nothing about this one.
+CLAIM = f"""
 UPDATE leads_lead l
 SET status = 'processing', token = v.token, attempts = l.attempts + 1, claimed_at = %(now)s, worker = %(worker)s,
     reason = '',
-    disposition = CASE WHEN l.disposition <> '' AND EXISTS (
+    disposition = CASE WHEN l.disposition <> '' AND (l.disposition = '{UNREACHABLE}' OR EXISTS (
         SELECT FROM leads_dispositionrule r
         WHERE r.campaign_id = l.campaign_id AND r.disposition = l.disposition
-    ) THEN '' ELSE l.disposition END
+    )) THEN '' ELSE l.disposition END
 FROM unnest(%(ids)s::bigint[], %(tokens)s::int[]) AS v(id, token)
 WHERE l.id = v.id AND l.status = 'backlog'
 """

@@ -9,9 +9,10 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from dispatch.core import clock
-from dispatch.leads import eligibility
-from dispatch.leads.models import Campaign, DispositionRule, KeyBranch, Lead
+from dispatch.leads import eligibility, voice
+from dispatch.leads.models import Campaign, DispositionRule, KeyBranch, Lead, VoiceAgent
 from dispatch.leads.services import completion
+from dispatch.telephony.handlers import AgentEnd
 from dispatch.telephony.models import Call, CallEvent, Text
 from tests.api.client import Api
 from tests.harness.leads import Floor
@@ -182,6 +183,36 @@ def test_an_outcome_decides_only_what_follows_its_own_call(floor: Floor, api: Ap
     assert (row.status, row.outcome, row.attempts) == ("finished", "answered", 3)
     assert report(api, lead, disposition="wants_quote").json()["disposition"] == "wants_quote"
     assert Text.objects.count() == 2, "once per call"
+
+
+def call_back_after(floor: Floor, api: Api, disposition: str) -> Call:
+    """Call a lead of a campaign with a voice agent, report the outcome, and call it back. Return that call."""
+    VoiceAgent.objects.create(organization=floor.organization, campaign=floor.campaign, url="wss://bots.example/x")
+    floor.use_provider("noop")
+    (lead,) = floor.add(ANN)
+    floor.promote()
+    floor.dial()
+    report(api, lead, disposition=disposition, call_back_at=in_two_days())
+    floor.end_calls_unreported()
+    completion.call_changed(Call.objects.get())
+    assert floor.lead(lead).disposition == disposition
+    clock.travel(2 * 86_400 + 1)
+    floor.promote()
+    floor.dial()
+    return Call.objects.get(attempt=2)
+
+
+def test_a_failed_voice_agent_replaces_the_outcome_of_an_earlier_call(floor: Floor, api: Api) -> None:
+    call = call_back_after(floor, api, "asked_later")
+    assert floor.lead(call.subject_id).disposition == "asked_later"
+    voice.LeadCallHandler().on_agent_ended(call, AgentEnd(1, has_failed=True))
+    assert floor.lead(call.subject_id).disposition == "agent_unreachable"
+
+
+def test_a_failed_voice_agent_is_not_the_outcome_of_a_later_call(floor: Floor, api: Api) -> None:
+    call = call_back_after(floor, api, "agent_unreachable")
+    voice.LeadCallHandler().on_agent_ended(call, AgentEnd(1, has_failed=False))
+    assert floor.lead(call.subject_id).disposition == ""
 
 
 def test_a_recorded_outcome_does_not_delay_a_call_that_was_never_placed(floor: Floor, api: Api) -> None:

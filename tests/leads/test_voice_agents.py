@@ -12,10 +12,11 @@ from django.urls import reverse
 
 from accounts.models import ApiKey
 from dispatch.core import clock
+from dispatch.core.events import SYSTEM
 from dispatch.leads import voice
 from dispatch.leads.models import Campaign, KeyBranch, Lead, LeadDispatch, VoiceAgent
 from dispatch.leads.rules import voice_agents as rules
-from dispatch.leads.services import voice_agents
+from dispatch.leads.services import outcomes, voice_agents
 from dispatch.telephony import voice_previews
 from dispatch.telephony.handlers import AgentConnection, AgentEnd
 from dispatch.telephony.models import Call, CallEvent
@@ -200,8 +201,9 @@ def test_an_end_that_its_webhook_did_not_apply_is_applied_once(floor: Floor) -> 
 def test_a_failure_does_not_replace_a_reported_outcome(floor: Floor) -> None:
     agent(floor, "wss://bots.example.com/x")
     (lead,) = floor.add(ANN)
-    Lead.objects.update(status="processing", claimed_at=clock.now(), token=1, disposition="sold")
+    Lead.objects.update(status="processing", claimed_at=clock.now(), token=1)
     call = call_of(floor, purpose="lead", subject_id=lead)
+    outcomes.report_outcome(lead, disposition="sold", actor=SYSTEM)
     handler = voice.LeadCallHandler()
     prompt = handler.on_agent_ended(call, AgentEnd(1, has_failed=True, handoff="["))
     assert prompt.say == ("Nobody can take your call right now. Goodbye.",)

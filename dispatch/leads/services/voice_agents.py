@@ -92,10 +92,19 @@ def record_end(lead: Lead, call: Call, end: AgentEnd) -> None:
             step=end.step, attempt=call.attempt, campaign_id=lead.campaign_id,
         )  # fmt: skip
         found = rules.read_handoff(end.handoff, clock.now()) if end.handoff else {}
-        if end.has_failed and not locked.disposition and locked.token == call.attempt:
+        if end.has_failed and locked.token == call.attempt and not _has_outcome(locked, call):
             found.setdefault("disposition", rules.UNREACHABLE)
         if found:
             _report(lead.pk, found)
+
+
+def _has_outcome(lead: Lead, call: Call) -> bool:
+    """Return whether an outcome was reported in this call. The lead may still have that of an earlier call."""
+    reports = Event.objects.filter(
+        organization_id=lead.organization_id, subject_type="lead", subject_id=lead.pk,
+        kind="lead.outcome_reported", data__attempt=call.attempt, data__has_key="disposition",
+    )  # fmt: skip
+    return bool(lead.disposition) and reports.exists()
 
 
 def _report(lead_id: int, found: dict[str, Any]) -> None:
