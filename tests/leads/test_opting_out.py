@@ -12,6 +12,7 @@ from django.test import Client
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
 from dispatch.leads.models import DoNotCall, DoNotCallEverywhere
 from dispatch.leads.services import do_not_call
 from dispatch.telephony import webhook_urls
@@ -218,3 +219,25 @@ def test_a_removed_entry_allows_texts_unless_the_person_replied_stop(floor: Floo
         by_text(floor)
     do_not_call.remove_from_list(DoNotCall.objects.get(), actor=SYSTEM)
     assert OptOut.objects.exists() is replies_stop
+
+
+@pytest.mark.parametrize("is_listed_first", [False, True])
+def test_a_removed_entry_keeps_an_opt_out_that_was_entered_separately(floor: Floor, is_listed_first: bool) -> None:
+    if is_listed_first:
+        by_list(floor)
+    sms.opt_out(floor.organization.pk, ANN)
+    clock.travel(60)
+    by_key(floor)
+    do_not_call.remove_from_list(DoNotCall.objects.get(), actor=SYSTEM)
+    assert OptOut.objects.exists()
+
+
+def test_a_changed_source_of_an_opt_out_is_in_the_event_log(floor: Floor) -> None:
+    by_list(floor)
+    for _ in range(2):
+        by_key(floor)
+        by_text(floor)
+    changes = Event.objects.filter(kind__endswith=".changed").order_by("id")
+    assert list(changes.values_list("kind", "data__source")) == [
+        ("do_not_call.changed", "key"), ("optout.changed", "stop")
+    ]  # fmt: skip

@@ -35,10 +35,11 @@ def add_to_list(
             events.append(organization_id, "do_not_call.added", row.pk, actor=actor, source=source)
             replay.record(organization_id, replay.DO_NOT_CALL, phone)
         if source in BY_THE_PERSON:
-            if row.source not in BY_THE_PERSON:  # so that its removal ends the opt-out, too
+            gets_texts = sms.opt_out(organization_id, phone, source=OptOut.Source.HAND, actor=actor, but=but)
+            if gets_texts and row.source not in BY_THE_PERSON:  # so that its removal ends this opt-out, too
+                events.append(organization_id, "do_not_call.changed", row.pk, actor=actor, source=source)
                 row.source = source
                 row.save(update_fields=["source"])
-            sms.opt_out(organization_id, phone, source=OptOut.Source.HAND, actor=actor, but=but)
         consents.withdraw(organization_id, phone, by=source, actor=actor, but=but)
         sms.hang_up_unanswered([organization_id], phone, actor=actor, but=but)
     return is_new
@@ -59,11 +60,14 @@ def hang_up_everywhere(phone: str, *, actor: Actor) -> None:
 def remove_from_list(row: DoNotCall, *, actor: Actor) -> None:
     """Remove a phone from the organization's list. Leads that ended because of it stay ended.
 
-    The opt-out of texts that came with the entry ends too, unless the person also replied STOP.
+    The opt-out of texts that came with the entry ends too, unless the person also replied STOP. An older opt-out
+    stays.
     """
     with transaction.atomic():
         events.append(row.organization_id, "do_not_call.removed", row.pk, actor=actor, source=row.source)
         replay.record(row.organization_id, replay.CALL_AGAIN, str(row.phone))
         if row.source in BY_THE_PERSON:
-            sms.opt_in(row.organization_id, str(row.phone), actor=actor, source=OptOut.Source.HAND)
+            sms.opt_in(
+                row.organization_id, str(row.phone), actor=actor, source=OptOut.Source.HAND, since=row.created_at
+            )
         row.delete()

@@ -327,6 +327,7 @@ def opt_out(
             replay.record(organization_id, replay.OPT_OUT, phone)
             cancel_texts(Q(organization_id=organization_id, to_phone=phone), actor=actor)
         elif row.source == OptOut.Source.HAND and source != row.source:
+            events.append(organization_id, "optout.changed", row.pk, actor=actor, source=str(source))
             row.source = source
             row.save(update_fields=["source"])
         hang_up_unanswered([organization_id], phone, actor=actor, but=but)
@@ -334,18 +335,23 @@ def opt_out(
 
 
 def opt_in(
-    organization_id: int, phone: Any, *, actor: Actor = SYSTEM, source: OptOut.Source | None = None
+    organization_id: int,
+    phone: Any,
+    *,
+    actor: Actor = SYSTEM,
+    source: OptOut.Source | None = None,
+    since: datetime | None = None,
 ) -> bool:
     """Opt the phone in to texts again. Return False if it was not opted out.
 
-    `source`: only if the opt-out came from there.
+    `source`: only if the opt-out came from there. `since`: only if it is not older.
     """
     with transaction.atomic():
         rows = OptOut.objects.select_for_update(no_key=True).filter(
             organization_id=organization_id, phone=str(phone)
         )
         row = rows.first()
-        if row is None or source not in (None, row.source):
+        if row is None or source not in (None, row.source) or (since is not None and row.created_at < since):
             return False
         events.append(organization_id, "optout.removed", row.pk, actor=actor)
         replay.record(organization_id, replay.OPT_IN, str(phone))
