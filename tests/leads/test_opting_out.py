@@ -221,6 +221,13 @@ def test_a_removed_entry_allows_texts_unless_the_person_replied_stop(floor: Floo
     assert OptOut.objects.exists() is replies_stop
 
 
+def test_a_removed_entry_that_was_there_before_the_key_allows_texts(floor: Floor) -> None:
+    by_list(floor)
+    by_key(floor)
+    do_not_call.remove_from_list(DoNotCall.objects.get(), actor=SYSTEM)
+    assert not OptOut.objects.exists()
+
+
 @pytest.mark.parametrize("is_listed_first", [False, True])
 def test_a_removed_entry_keeps_an_opt_out_that_was_entered_separately(floor: Floor, is_listed_first: bool) -> None:
     if is_listed_first:

@@ -186,8 +186,7 @@ def test_an_outcome_decides_only_what_follows_its_own_call(floor: Floor, api: Ap
 
 
 def call_back_after(floor: Floor, api: Api, disposition: str) -> Call:
-    """Call a lead of a campaign with a voice agent, report the outcome, and call it back. Return that call."""
-    VoiceAgent.objects.create(organization=floor.organization, campaign=floor.campaign, url="wss://bots.example/x")
+    """Call a lead, report the outcome, and call it back. Return that call."""
     floor.use_provider("noop")
     (lead,) = floor.add(ANN)
     floor.promote()
@@ -202,7 +201,25 @@ def call_back_after(floor: Floor, api: Api, disposition: str) -> Call:
     return Call.objects.get(attempt=2)
 
 
+def add_agent(floor: Floor) -> None:
+    VoiceAgent.objects.create(organization=floor.organization, campaign=floor.campaign, url="wss://bots.example/x")
+
+
+def test_an_outcome_does_not_decide_about_the_call_back_after_it(floor: Floor, api: Api) -> None:
+    DispositionRule.objects.create(
+        organization=floor.organization, campaign=floor.campaign, disposition="gone", then="finish"
+    )
+    eligibility.reset()
+    call = call_back_after(floor, api, "gone")
+    call.status, call.ended_at = "busy", clock.now()
+    call.save()
+    completion.call_changed(call)
+    row = floor.lead(call.subject_id)
+    assert (row.status, row.reason) == ("backlog", "retry")
+
+
 def test_a_failed_voice_agent_replaces_the_outcome_of_an_earlier_call(floor: Floor, api: Api) -> None:
+    add_agent(floor)
     call = call_back_after(floor, api, "asked_later")
     assert floor.lead(call.subject_id).disposition == "asked_later"
     voice.LeadCallHandler().on_agent_ended(call, AgentEnd(1, has_failed=True))
@@ -210,6 +227,7 @@ def test_a_failed_voice_agent_replaces_the_outcome_of_an_earlier_call(floor: Flo
 
 
 def test_a_failed_voice_agent_is_not_the_outcome_of_a_later_call(floor: Floor, api: Api) -> None:
+    add_agent(floor)
     call = call_back_after(floor, api, "agent_unreachable")
     voice.LeadCallHandler().on_agent_ended(call, AgentEnd(1, has_failed=False))
     assert floor.lead(call.subject_id).disposition == ""

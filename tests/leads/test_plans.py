@@ -101,6 +101,32 @@ def test_the_queue_of_a_rate_reads_only_leads_that_wait_for_it(campaign: Campaig
     assert rows_read(eligibility_sql.QUEUED, [ids, *batch, clock.now()]) <= 20
 
 
+def add_waiting(campaign: Campaign, *customers: str, count: int = ROWS) -> None:
+    """Add leads that wait for the rates of these customers, in turn."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO leads_lead (organization_id, campaign_id, phone, customer, external_id, data, status,
+                outcome, reason, wanted_at, due_at, attempts, token, worker, last_outcome, created_at)
+            SELECT %(organization)s, %(campaign)s, '+1602' || 3550000 + n,
+                (%(customers)s::text[])[n %% cardinality(%(customers)s::text[]) + 1], '', '{}', 'backlog', '',
+                'customer_rate', now(), now() + make_interval(secs => n), 0, 0, '', '', now()
+            FROM generate_series(1, %(count)s) n
+            """,
+            {
+                "organization": campaign.organization_id, "campaign": campaign.pk, "customers": list(customers),
+                "count": count,
+            },
+        )  # fmt: skip
+
+
+def test_the_queue_of_a_rare_customer_does_not_read_that_of_another(campaign: Campaign) -> None:
+    add_waiting(campaign, "acme")
+    ids = list(CustomerRate.objects.values_list("pk", flat=True))
+    batch = [[campaign.organization_id], ["rare"], [campaign.pk]]
+    assert rows_read(eligibility_sql.QUEUED, [ids, *batch, clock.now()]) <= 1100
+
+
 def test_leads_are_locked_by_id(campaign: Campaign) -> None:
     ids = Lead.objects.values_list("pk", flat=True)[:50]
     assert rows_read(sql.LOCK, {"ids": prepared.integers(ids)}) <= 200
