@@ -9,7 +9,7 @@ lists are read every time.
 from __future__ import annotations
 
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -39,6 +39,9 @@ from dispatch.telephony import sql as telephony
 
 RULES_CACHE_S = 0.5
 HOURS_AT_ONCE = timedelta(hours=12)
+# Up to this many customers of a campaign in a batch, the waiting leads of each are read separately, which ends
+# early. Those of more customers are read together.
+FEW_CUSTOMERS = 10
 
 
 @dataclass(frozen=True)
@@ -170,8 +173,15 @@ def _read_rates(cursor: Any, batch: BatchContext, customers: list[tuple[int, str
         for organization, customer, began in cursor:
             batch.spent.setdefault((organization, customer), []).append(began)
         limited = [each for each in customers if each[:2] in batch.rates]
-        cursor.execute(sql.QUEUED, [ids, *([each[n] for each in limited] for n in range(3)), batch.now])
-        for organization, customer, due_at in cursor:
+        per_campaign = Counter(campaign_id for _, _, campaign_id in limited)
+        few = [each for each in limited if per_campaign[each[2]] <= FEW_CUSTOMERS]
+        cursor.execute(sql.QUEUED, [ids, *([each[n] for each in few] for n in range(3)), batch.now])
+        queued = cursor.fetchall()
+        if many := [each for each in limited if per_campaign[each[2]] > FEW_CUSTOMERS]:
+            now = batch.now
+            cursor.execute(sql.QUEUED_OF_MANY, [*([each[n] for each in many] for n in range(3)), now, now])
+            queued += cursor.fetchall()
+        for organization, customer, due_at in queued:
             batch.queued.setdefault((organization, customer), []).append(due_at)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
+from dispatch.leads import eligibility
 from dispatch.leads.models import CustomerRate, Lead
 from dispatch.leads.services import actions, claim_batches
 from dispatch.leads.services.intake import NewLead
@@ -144,3 +146,23 @@ def test_customers_of_a_campaign_queue_separately(floor: Floor, customer: str) -
     (single,) = floor.accept([NewLead(factories.phone(), customer=name)], to=campaign)
     work_in_small_batches(floor)
     assert floor.lead(single.id or 0).outcome == "answered"
+
+
+@pytest.mark.parametrize("own", ["", "acme"])
+@pytest.mark.parametrize("count", [eligibility.FEW_CUSTOMERS, eligibility.FEW_CUSTOMERS + 3])
+def test_each_customer_of_a_batch_has_its_own_queue(floor: Floor, count: int, own: str) -> None:
+    customers = [f"customer-{n}" for n in range(count - 1)] + ["acme"]
+    CustomerRate.objects.bulk_create(
+        CustomerRate(organization=floor.organization, customer=name, most=1, per_s=3600) for name in customers[:-1]
+    )
+    CustomerRate.objects.filter(customer="acme").update(most=1, per_s=3600)
+    campaign = floor.add_campaign(customer=own)
+    for _ in range(4):
+        floor.accept([NewLead(factories.phone(), customer=name) for name in customers], to=campaign)
+        floor.promote()
+        assert floor.dial(50).taken == count
+    for name in customers:
+        dues = [lead.due_at for lead in waiting() if lead.customer == name]
+        assert len(dues) == 3
+        apart = [later - earlier for earlier, later in itertools.pairwise(dues)]
+        assert all(timedelta(seconds=3600) <= gap <= timedelta(seconds=3602) for gap in apart), apart

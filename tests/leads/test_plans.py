@@ -127,6 +127,18 @@ def test_the_queue_of_a_rare_customer_does_not_read_that_of_another(campaign: Ca
     assert rows_read(eligibility_sql.QUEUED, [ids, *batch, clock.now()]) <= 1100
 
 
+def test_the_queues_of_many_customers_are_read_once(campaign: Campaign) -> None:
+    names = [f"customer-{n}" for n in range(20)]
+    organization = campaign.organization
+    CustomerRate.objects.bulk_create(
+        CustomerRate(organization=organization, customer=name, most=2, per_s=3600) for name in names
+    )
+    add_waiting(campaign, "acme", count=900)
+    add_waiting(campaign, *names[:10], count=100)
+    batch = [[organization.pk] * len(names), names, [campaign.pk] * len(names)]
+    assert rows_read(eligibility_sql.QUEUED_OF_MANY, [*batch, clock.now(), clock.now()]) <= 1500
+
+
 def test_leads_are_locked_by_id(campaign: Campaign) -> None:
     ids = Lead.objects.values_list("pk", flat=True)[:50]
     assert rows_read(sql.LOCK, {"ids": prepared.integers(ids)}) <= 200
