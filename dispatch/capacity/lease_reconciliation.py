@@ -42,7 +42,7 @@ class OpenCallReader(Protocol):
         """Return the times of the pool's last `limit` requests after `since`, newest first."""
 
     def requests_since(self, since: datetime) -> list[tuple[int, int, datetime]]:
-        """Return (account id, pool id, time) of every request after `since`, oldest first."""
+        """Return (account id, pool id, time) of every request from `since` on, oldest first."""
 
 
 _reader: OpenCallReader | None = None

@@ -15,23 +15,30 @@ from dispatch.capacity.models import DispatchPool, ProviderAccount
 from dispatch.core import clock
 
 
-def take_request_token(account: ProviderAccount, pool: DispatchPool) -> float:
+def take_request_token(account: ProviderAccount, pool: DispatchPool, now: datetime) -> float:
     """Take a token for one request, and return 0 if the request may be sent now.
 
-    Otherwise return the seconds to wait; then no token is taken. Call it in the transaction that writes the time
-    of the request, because without Redis, Postgres counts these times.
+    Otherwise return the seconds to wait; then no token is taken. Call it in the transaction that writes `now` as
+    the time of the request. Without Redis, Postgres counts these times, and Redis gets them afterwards.
     """
     interval_ms = rules.pace_interval_s(account.calls_per_second) * 1000
     answer = redis_scripts.run_or_none(
-        redis_scripts.TAKE, redis_scripts.offset_ms(), account.pk, interval_ms, pool.pk, pool.rate_per_minute or 0
+        redis_scripts.TAKE,
+        redis_scripts.offset_ms(),
+        account.pk,
+        interval_ms,
+        pool.pk,
+        pool.rate_per_minute or 0,
+        since=now,
     )
     if answer is None:
-        return sql.wait_s(account, pool, clock.now())
+        redis_scripts.add_after_commit(now)
+        return sql.wait_s(account, pool, now)
     return int(answer) / 1000
 
 
 def restore_requests(since: datetime | None = None) -> None:
-    """Add the last minute's requests, or only those after `since`, to Redis, from the rows of the calls.
+    """Add the last minute's requests, or only those from `since` on, to Redis, from the rows of the calls.
 
     Raises any of REDIS_ERRORS.
     """

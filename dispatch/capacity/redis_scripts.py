@@ -17,9 +17,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 import structlog
+from django.db import transaction
 
 from dispatch.capacity.redis_recovery import RedisRecovery
 from dispatch.core import clock
@@ -372,14 +374,15 @@ def is_recovering() -> bool:
     return _recovery is not None and _recovery.is_pending
 
 
-def run_or_none(script: Script, *args: Any) -> Any | None:
+def run_or_none(script: Script, *args: Any, since: datetime | None = None) -> Any | None:
     """Return the script's reply, or None if Redis is unavailable, incomplete or not up to date yet.
 
-    If None, the caller uses Postgres instead. Callers hold transactions open: nothing is rebuilt here.
+    If None, the caller uses Postgres instead. Callers hold transactions open: nothing is rebuilt here. Redis later
+    gets the decisions from `since` on: the time that the caller records of this one, if it has read the clock.
     """
-    began = clock.now()
+    since = since or clock.now()
     if _recovery is not None and _recovery.is_pending:
-        _recovery.resume()
+        _recovery.start(since)
         return None
     try:
         answer = run_script(script, args)
@@ -389,8 +392,14 @@ def run_or_none(script: Script, *args: Any) -> Any | None:
         if not isinstance(error, CircuitOpen):
             log.warning("line_scripts_unavailable", script=script.name, error=str(error))
     if _recovery is not None:
-        _recovery.start(began)
+        _recovery.start(since)
     return None
+
+
+def add_after_commit(since: datetime) -> None:
+    """Add the decision of this transaction, made without Redis, to Redis after the commit."""
+    if _recovery is not None:
+        transaction.on_commit(partial(_recovery.add_committed, since), robust=True)
 
 
 def run_script(script: Script, args: Sequence[Any]) -> Any:

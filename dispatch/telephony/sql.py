@@ -50,7 +50,7 @@ class OpenCalls:
         return _request_times(requests, limit)
 
     def requests_since(self, since: datetime) -> list[tuple[int, int, datetime]]:
-        requests = Call.objects.filter(requested_at__gt=since).order_by("requested_at")
+        requests = Call.objects.filter(requested_at__gte=since).order_by("requested_at")
         rows: Any = requests.values_list("account_id", "pool_id", "requested_at")
         return list(rows)
 

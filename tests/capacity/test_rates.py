@@ -47,11 +47,10 @@ class Asker:
             account = ProviderAccount.objects.get(pk=call.account_id)
             pool = DispatchPool.objects.get(pk=call.pool_id)
             begun = clock.now()
-            wait_s = rate_limits.take_request_token(account, pool)
+            wait_s = rate_limits.take_request_token(account, pool, begun)
             if not wait_s:
-                now = clock.now()
-                Call.objects.filter(pk=call.pk).update(requested_at=now)
-                self.moments.append(Asked(begun, now))
+                Call.objects.filter(pk=call.pk).update(requested_at=begun)
+                self.moments.append(Asked(begun, clock.now()))
         return wait_s
 
 

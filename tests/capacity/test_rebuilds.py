@@ -14,10 +14,13 @@ from dispatch.core import clock
 from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.redis import generation
 from dispatch.telephony.models import Call
+from dispatch.telephony.services.call_requests import claim_for_placing
 from tests.capacity.conftest import Lines, OwnRedis
 from tests.capacity.test_redis_outages import believed, really
 from tests.conftest import forget_redis
+from tests.core.threads import Elsewhere
 from tests.harness.slow_rebuild import SlowRebuild, slow_rebuild
+from tests.support.waiting import PATIENCE, wait_until
 
 __all__ = ["slow_rebuild"]
 
@@ -30,7 +33,7 @@ def test_transactions_that_need_lines_never_rebuild_redis(lines: Lines, monkeypa
     call = lines.call("offer")
     lines.call("alert")
     with transaction.atomic():
-        assert rate_limits.take_request_token(lines.account, lines.pool) == 0
+        assert rate_limits.take_request_token(lines.account, lines.pool, clock.now()) == 0
         assert bulk.take_rate_tokens(lines.account.pk, 10.0, lines.pool.pk, 0, 5) == []
     lines.end(call)
     assert rebuilt == []
@@ -65,11 +68,51 @@ def test_requests_during_a_rebuild_count_toward_the_rate_after_it(lines: Lines, 
     for _ in range(2):
         call = lines.call()
         with transaction.atomic():
-            assert rate_limits.take_request_token(lines.account, lines.pool) == 0
-            Call.objects.filter(pk=call.pk).update(requested_at=call.created_at)
+            now = clock.now()
+            assert rate_limits.take_request_token(lines.account, lines.pool, now) == 0
+            Call.objects.filter(pk=call.pk).update(requested_at=now)
     slow_rebuild.finish()
     with transaction.atomic():
-        assert rate_limits.take_request_token(number.account, lines.pool) > 30
+        assert rate_limits.take_request_token(number.account, lines.pool, clock.now()) > 30
+
+
+def test_request_that_noticed_an_outage_counts_toward_the_rate(lines: Lines, own_redis: OwnRedis) -> None:
+    first, second = limited_calls(lines)
+    own_redis.stop()
+    CircuitBreaker.reset_all()
+    assert claim_for_placing(first.pk)[0].status == "requesting"
+    own_redis.start()
+    CircuitBreaker.reset_all()
+    lines.until_redis_is_valid()
+    assert claim_for_placing(second.pk)[0].status == "created"
+
+
+def test_request_committed_after_the_recovery_counts_toward_the_rate(lines: Lines, own_redis: OwnRedis) -> None:
+    first, second = limited_calls(lines)
+    decided, recovered = threading.Event(), threading.Event()
+
+    def claim_and_commit_late() -> None:
+        with transaction.atomic():
+            assert claim_for_placing(first.pk)[0].status == "requesting"
+            decided.set()
+            assert recovered.wait(PATIENCE)
+
+    own_redis.flush()
+    other = Elsewhere(claim_and_commit_late)
+    assert decided.wait(PATIENCE)
+    lines.until_redis_is_valid()
+    recovered.set()
+    other.finish()
+    wait_until(lambda: redis_scripts._recovery is not None and redis_scripts._recovery.is_idle)
+    assert claim_for_placing(second.pk)[0].status == "created"
+
+
+def limited_calls(lines: Lines) -> list[Call]:
+    """Return two calls of a pool that may request one a minute."""
+    lines.number(5)
+    lines.pool.rate_per_minute = 1
+    lines.pool.save()
+    return [lines.call(), lines.call()]
 
 
 def test_outage_is_caught_up_on_by_a_thread_in_no_transaction(

@@ -171,7 +171,7 @@ def _claim(call_id: int, known: Call | None) -> tuple[Call, bool]:
         cap = (find_cap or _find_cap(call))()
         if cap.hold:
             return call, transition(call, Status.NOT_PLACED, error_message=str(cap.hold))
-        wait_s = rate_limits.take_request_token(call.account, call.pool)
+        wait_s = rate_limits.take_request_token(call.account, call.pool, now)
         if wait_s > 0:
             defer_call(call, now + timedelta(seconds=wait_s))
             return call, False
