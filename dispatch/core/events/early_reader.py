@@ -11,6 +11,7 @@ import structlog
 from django.db import transaction
 
 from dispatch.core.db import lock_waits, prepared
+from dispatch.core.db.errors import is_database_away
 from dispatch.core.db.lock_waits import LOOP_S, RecentlyBlocked, limit_lock_waits
 from dispatch.core.events.readers import EventReader
 from dispatch.core.models import Event, EventCursor
@@ -79,7 +80,7 @@ class EarlyReader:
         self._scanned_at: float | None = None  # when everything beyond the cursor was last checked
 
     def step(self) -> int:
-        """Handle newly committed events and return how many were handled."""
+        """Handle newly committed events and return how many. Raises if the database is unavailable."""
         now = time.monotonic()
         is_full_scan = self._scanned_at is None or now - self._scanned_at >= LOOK_BACK_S
         floor = 0 if is_full_scan else self._floor(now)
@@ -90,18 +91,19 @@ class EarlyReader:
             for pk, (xid, organization_id) in self._taken.items()
             if (xid, pk) > position or organization_id in apart
         }
-        handled = 0
+        handled: list[Event] = []
         events_read: list[Event] = []
         if is_event_ready:
             with limit_lock_waits(LOOP_S), transaction.atomic():
                 EventCursor.objects.select_for_update(no_key=True).get_or_create(name=self.reader.name)
                 lock_waits.apply_limit()
                 events_read = self._beyond(floor, order)
-                handled = sum(self._handle(event) for event in events_read)
+                handled = [event for event in events_read if self._handle(event)]
+        self._taken |= {event.pk: (event.xid, event.organization_id) for event in handled}  # committed
         if is_full_scan and len(events_read) < self.reader.batch:
             self._scanned_at = now
         self._marks.append((now, newest))
-        return handled
+        return len(handled)
 
     def _peek(self, floor: int, order: str) -> tuple[tuple[int, int], set[int], int, bool]:
         """Return the cursor, the organizations with another one, the newest id, and whether there is an event."""
@@ -116,14 +118,16 @@ class EarlyReader:
         return (xid, event_id), apart, newest or 0, is_event_ready
 
     def _handle(self, event: Event) -> bool:
+        """Handle one event in a savepoint. Return False if it failed; raise if the whole transaction did."""
         try:
             with transaction.atomic():
                 self.handle(event)
-        except Exception:
+        except Exception as error:
+            if is_database_away(error) or transaction.get_rollback():
+                raise
             log.exception("event_not_handled_early", reader=self.reader.name, event_id=event.pk, kind=event.kind)
             self._failed.add(event.pk)
             return False
-        self._taken[event.pk] = event.xid, event.organization_id
         return True
 
     def _floor(self, now: float) -> int:
