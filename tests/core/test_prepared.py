@@ -8,11 +8,12 @@ from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import pytest
-from django.db import DataError, IntegrityError, ProgrammingError, connection, transaction
+from django.db import DataError, IntegrityError, NotSupportedError, ProgrammingError, connection, transaction
 from psycopg import IsolationLevel
 from psycopg.pq import TransactionStatus
 
 from dispatch.core.db import prepared
+from dispatch.core.db.errors import is_temporary
 from dispatch.core.db.lock_waits import apply_limit, limit_lock_waits, limited_transaction, short_wait
 from dispatch.core.db.postgres import base, prepared_statements, statements
 from tests.support.database import reconnect
@@ -212,6 +213,40 @@ def test_statement_of_a_failed_pipeline_is_prepared_again():
     assert answer() == [(0,)]
     assert prepared.fetch_all(COUNT, {"ids": [1]}) == [(0,)]
     assert [sum(found) for found in plans()] == [2]
+
+
+@pytest.mark.parametrize("in_pipelines", [False, True])
+def test_statements_run_again_after_a_column_was_widened(in_pipelines):
+    """A migration of the next version widens a column that this version's statements return."""
+    together = prepared.pipeline if in_pipelines else nullcontext
+    by_name, by_id = "SELECT id, name FROM label WHERE name = %s", "SELECT id, name FROM label WHERE id = %s"
+
+    def read() -> list[Any]:
+        with transaction.atomic(), together():
+            answers = [prepared.fetch_later(by_name, ["a"]), prepared.fetch_later(by_id, [1])]
+            return [answer() for answer in answers]
+
+    execute("CREATE TEMPORARY TABLE label AS SELECT 1 AS id, 'a'::varchar(8) AS name")
+    assert read() == [[(1, "a")]] * 2
+    before = prepared_texts()
+    execute("ALTER TABLE label ALTER name TYPE varchar(16)")
+    with pytest.raises(NotSupportedError) as refused:
+        read()
+    assert is_temporary(refused.value)
+    assert read() == [[(1, "a")]] * 2
+    # PgBouncer would replace a text that it knows by the statement that was refused
+    assert len(prepared_texts() - before) == 2
+
+
+def prepared_texts() -> set[str]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT statement FROM pg_prepared_statements WHERE statement LIKE '%FROM label%'")
+        return {text for (text,) in cursor.fetchall()}
+
+
+def execute(statement: str) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(statement)
 
 
 def test_statements_of_the_orm_follow_those_that_wait_in_a_pipeline():

@@ -26,10 +26,15 @@ def sqlstate(error: BaseException | None) -> str:
 
 
 def is_temporary(error: BaseException | None) -> bool:
-    """Return whether the database was unavailable, busy, locked, full or canceled this statement."""
+    """Return whether the database was unavailable, busy, locked, full or canceled this statement.
+
+    It also refuses a prepared statement once after a migration (`is_stale_plan`).
+    """
     original = _original(error)
     if isinstance(original, _PERMANENT):
         return False
+    if is_stale_plan(error):
+        return True
     if isinstance(error, InternalError | psycopg.InternalError):
         return isinstance(original, _TEMPORARY_INTERNAL)
     return isinstance(error, OperationalError | InterfaceError | psycopg.OperationalError | psycopg.InterfaceError)
@@ -57,6 +62,19 @@ def is_lock_timeout(error: BaseException | None) -> bool:
             return True
         error = error.__cause__
     return False
+
+
+def is_stale_plan(error: BaseException | None) -> bool:
+    """Return whether the type of a column has changed that a prepared statement returns.
+
+    PostgreSQL refuses the statement as long as the session lives. It runs when it is prepared again.
+    """
+    original = _original(error)
+    # the code is that of everything PostgreSQL does not support, and the text is in the language of the server
+    return (
+        isinstance(original, errors.FeatureNotSupported)
+        and original.diag.source_function == "RevalidateCachedQuery"
+    )
 
 
 def is_missing_reference(error: BaseException | None) -> bool:

@@ -19,6 +19,8 @@ from psycopg.adapt import Loader, PyFormat, Transformer
 from psycopg.pq import ExecStatus, Format
 from psycopg.pq.abc import PGresult
 
+from dispatch.core.db.errors import is_stale_plan
+
 # The statement that was used least recently is deallocated when a connection has more than this.
 MAX_PREPARED = 500
 # Django disables preparing by default. With a threshold that is never reached, each use of a cursor decides.
@@ -92,7 +94,8 @@ class Dumped(NamedTuple):
 class PreparedStatements:
     """The statements that one connection has prepared.
 
-    They survive a rollback. The driver would then deallocate its own, and all others with them: it has none.
+    They survive a rollback. The driver would then deallocate its own, and all others with them: it has none. After
+    a migration that changed the type of a column, one of them fails, and all are prepared again.
     """
 
     def __init__(self, raw: psycopg.Connection[Any]) -> None:
@@ -102,6 +105,7 @@ class PreparedStatements:
         self._dumps = Transformer(raw)
         self._prepared: OrderedDict[Key, Prepared] = OrderedDict()
         self._made = 0
+        self._renewals = 0  # how often a migration has made them useless
 
     def run(self, sql: str, params: Params) -> Result:
         """Run one statement and return its result. Raises psycopg errors. Not for a pipeline."""
@@ -112,7 +116,21 @@ class PreparedStatements:
             raw.pgconn.send_query_prepared(
                 statement.name, values, param_formats=formats, result_format=Format.BINARY
             )
-            return self.load(statement, wait_for_result(raw))
+            try:
+                result = wait_for_result(raw)
+            except psycopg.Error as error:
+                self.check_stale(error)
+                raise
+            return self.load(statement, result)
+
+    def check_stale(self, error: psycopg.Error) -> None:
+        """Prepare all statements again if the error of one is that the type of a column has changed.
+
+        The others may return the column too. PostgreSQL would refuse them for as long as the session lives.
+        """
+        if is_stale_plan(error):
+            self._prepared.clear()
+            self._renewals += 1
 
     def load(self, statement: Prepared, result: PGresult) -> Result:
         """Return the result of a statement as Python values."""
@@ -144,7 +162,8 @@ class PreparedStatements:
         commands: list[Callable[[], None]] = []
         if (statement := self._find(text, types) or made.get((text, types))) is None:
             statement = made[text, types] = self._new()
-            commands.append(partial(pgconn.send_prepare, statement.name, text, param_types=types))
+            prepare = partial(pgconn.send_prepare, statement.name, self._distinct(text), param_types=types)
+            commands.append(prepare)
         send = partial(
             pgconn.send_query_prepared,
             statement.name,
@@ -169,7 +188,7 @@ class PreparedStatements:
     def _prepare(self, text: bytes, types: tuple[int, ...]) -> Prepared:
         self._make_room()
         made = self._new()
-        self._raw.pgconn.send_prepare(made.name, text, param_types=types)
+        self._raw.pgconn.send_prepare(made.name, self._distinct(text), param_types=types)
         wait_for_result(self._raw)
         self._prepared[text, types] = made
         return made
@@ -179,6 +198,10 @@ class PreparedStatements:
             _, oldest = self._prepared.popitem(last=False)
             self._raw.pgconn.send_query(b"DEALLOCATE " + oldest.name)
             wait_for_result(self._raw)
+
+    def _distinct(self, text: bytes) -> bytes:
+        """Return a text that a pooler does not take for that of the refused statement."""
+        return b"%b\n-- %d" % (text, self._renewals) if self._renewals else text
 
     def _new(self) -> Prepared:
         self._made += 1  # a name is never used again, so it does not matter whether preparing it failed

@@ -361,6 +361,7 @@ class Pipeline:
         for pending, (result, *_) in zip(awaited, results, strict=False):
             if result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK):
                 error = psycopg.errors.error_from_result(result, encoding=raw.info.encoding)
+                self._prepared.check_stale(error)
                 if isinstance(error, psycopg.errors.DivisionByZero):
                     refusal = next((change.refusal for change, of in changes if of is pending), "")
                     error = psycopg.DatabaseError(refusal) if refusal else error
