@@ -20,6 +20,7 @@ from dispatch.core.privacy.event_retention import delete_expired_events
 from notifications import loops
 from notifications.models import Notification
 from tests.core.horizon import all_readable
+from tests.core.threads import Elsewhere
 from tests.support import factories
 from tests.support.row_locks import held
 
@@ -229,6 +230,50 @@ def test_discarded_event_releases_those_behind_it() -> None:
     call_command("failed_events", "discard", str(first.pk), stdout=StringIO())
     reading.retry()
     assert reading.handled == [(2, "job.assigned")]
+
+
+def test_event_that_is_discarded_during_its_retry_stays_discarded() -> None:
+    reading = Reading(in_order=True)
+    reading.poison = {2}
+    first = append(2)
+    reading.drain()
+    append(2, "job.assigned")
+    reading.drain()
+    handle = reading.reader.handle
+
+    def discard_meanwhile(found: list[Event]) -> None:
+        if first in found:
+            Elsewhere(lambda: quarantine.discard(quarantine.failed_events("test", [first.pk]))).finish()
+        else:
+            reading.poison.clear()
+        handle(found)
+
+    reading.reader.handle = discard_meanwhile
+    reading.retry(2)
+    assert not FailedEvent.objects.exists()
+    assert reading.handled == [(2, "job.assigned")]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_release_of_an_event_discarded_during_its_retry_is_recorded_once(fails: bool) -> None:
+    organization = factories.organization()
+    reading = Reading()
+    reading.poison = {1}
+    failed = append(1, organization=organization.pk)
+    reading.drain()
+    reading.retry(quarantine.MAX_ATTEMPTS - 1)
+
+    def discard_meanwhile(found: list[Event]) -> None:
+        if failed in found:
+            Elsewhere(lambda: quarantine.discard(quarantine.failed_events("test"))).finish()
+            if fails:
+                raise ValueError("poison")
+
+    reading.reader.handle = discard_meanwhile
+    reading.retry()
+    assert not FailedEvent.objects.exists()
+    (released,) = Event.objects.filter(kind=quarantine.RELEASED)
+    assert (released.subject_id, released.data["how"]) == (failed.pk, "discarded")
 
 
 def test_retention_keeps_a_failed_event(monkeypatch: pytest.MonkeyPatch) -> None:

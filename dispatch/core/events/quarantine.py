@@ -174,23 +174,27 @@ def _failed_again(row: FailedEvent, error: Exception) -> None:
     pause_s = min(MAX_RETRY_S, FIRST_RETRY_S * 2 ** min(row.attempts - 1, 20))
     row.next_attempt_at = clock.now() + timedelta(seconds=pause_s)
     row.error = f"{type(error).__name__}: {error}"[:1000]
+    is_quarantined = row.attempts >= MAX_ATTEMPTS and row.quarantined_at is None
+    if is_quarantined:
+        row.quarantined_at = clock.now()
+    changed = {name: getattr(row, name) for name in ("attempts", "next_attempt_at", "error", "quarantined_at")}
+    if not FailedEvent.objects.filter(pk=row.pk).update(**changed):
+        return  # discarded during this attempt: `save` would insert it again
     log.warning(
         "event_not_handled",
         reader=row.reader, event_id=row.event_id, kind=row.kind, attempts=row.attempts, again_in_s=pause_s,
         exc_info=error if row.attempts in (1, MAX_ATTEMPTS) and not is_lock_timeout(error) else None,
     )  # fmt: skip
-    if row.attempts >= MAX_ATTEMPTS and row.quarantined_at is None:
-        row.quarantined_at = clock.now()
+    if is_quarantined:
         log.error("event_quarantined", reader=row.reader, event_id=row.event_id, kind=row.kind)
         _notify(row, QUARANTINED, error=type(error).__name__)
-    row.save()
 
 
 def _release(row: FailedEvent, how: str) -> None:
-    if row.quarantined_at is not None:
+    deleted, _ = FailedEvent.objects.filter(pk=row.pk).delete()
+    if deleted and row.quarantined_at is not None:
         log.info("quarantined_event_released", reader=row.reader, event_id=row.event_id, how=how)
         _notify(row, RELEASED, how=how)
-    row.delete()
 
 
 def _notify(row: FailedEvent, kind: str, **data: Any) -> None:
