@@ -46,6 +46,8 @@ QUEUES, LEADS, CHANNELS, OUTBOX = "queues", "leads", "channels", "outbox"
 PURPOSES = (QUEUES, LEADS, CHANNELS, OUTBOX)
 # The host of a server that vanished is noticed after this many milliseconds without an acknowledgement.
 USER_TIMEOUT_MS = 15_000
+# A connection is checked before a command if there was no answer for this long (seconds).
+HEALTH_CHECK_S = 30
 
 # Raised if Redis is unavailable, starting, full or a replica: not a bug, and not a reason to fail work.
 REDIS_ERRORS: tuple[type[Exception], ...] = (
@@ -152,14 +154,18 @@ def _guard(breaker: CircuitBreaker, command: Callable[[], T]) -> T:
     return answer
 
 
-def connect(purpose: str = "", *, socket_timeout: float | None = None) -> redis.Redis:
+def connect(
+    purpose: str = "", *, socket_timeout: float | None = None, health_check_s: int = HEALTH_CHECK_S
+) -> redis.Redis:
     """Return a client with a separate pool and no circuit breaker, for blocking commands.
 
-    `socket_timeout` is in seconds (default REDIS_TIMEOUT_S). Most code should use `client()`. A lost connection is
-    retried once immediately, a timeout never. In both cases the command may have run, so every script must be
-    idempotent.
+    `socket_timeout` is in seconds (default REDIS_TIMEOUT_S). A connection that has had no answer for
+    `health_check_s` is checked before its next command.
+
+    Most code should use `client()`. A lost connection is retried once immediately, a timeout never. In both cases
+    the command may have run, so every script must be idempotent.
     """
-    return _client_of(redis.Redis, server_url(purpose), socket_timeout)
+    return _client_of(redis.Redis, server_url(purpose), socket_timeout, health_check_s)
 
 
 def connect_guarded(url: str) -> redis.Redis:
@@ -170,12 +176,14 @@ def connect_guarded(url: str) -> redis.Redis:
     return guarded
 
 
-def _client_of(kind: type[redis.Redis], url: str, socket_timeout: float | None) -> redis.Redis:
+def _client_of(
+    kind: type[redis.Redis], url: str, socket_timeout: float | None, health_check_s: int = HEALTH_CHECK_S
+) -> redis.Redis:
     options = {
         "socket_timeout": socket_timeout or settings.REDIS_TIMEOUT_S,
         "socket_connect_timeout": settings.REDIS_TIMEOUT_S,
         "retry": Retry(NoBackoff(), 1, supported_errors=(ConnectionError,)),
-        "health_check_interval": 30,
+        "health_check_interval": health_check_s,
         **keepalive(url),
     }
     if found := sentinels(url):

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import structlog
@@ -25,7 +26,8 @@ from django.db import Error, close_old_connections, connections
 
 from dispatch.core.db import blockers
 from dispatch.core.observability import liveness, metrics
-from dispatch.core.redis.client import LEADS, REDIS_ERRORS, breaker, connect, server_url
+from dispatch.core.redis.client import breaker, server_url
+from dispatch.core.redis.listener import listen
 from dispatch.core.runtime import leader_election, reachability
 from dispatch.core.runtime.due_checks import DueChecks
 from dispatch.core.runtime.leader_election import Election, renew, resign
@@ -398,27 +400,16 @@ class Runner:
 
         After an outage, trigger all loops, since notifications were lost.
         """
-        missed, pause = False, FIRST_BACKOFF_S
-        while not self._stopping.is_set():
-            try:
-                listener = connect(LEADS, socket_timeout=5).pubsub(ignore_subscribe_messages=True)
-                listener.subscribe(notification_channel())
-                if missed:
-                    for loop in self.loops:
-                        self._event_loop.call_soon_threadsafe(self.trigger, loop.name)
-                missed, pause = False, FIRST_BACKOFF_S
-                while not self._stopping.is_set():
-                    message = listener.get_message(timeout=0.5)
-                    if message and isinstance(message["data"], bytes):
-                        self._event_loop.call_soon_threadsafe(self.trigger, message["data"].decode())
-            except REDIS_ERRORS as error:
-                if not missed:
-                    log.warning("notifications_unavailable", error=str(error))
-                missed = True
-                threading.Event().wait(pause)
-                pause = min(pause * 2, 5.0)
-            except RuntimeError:  # the event loop is closed: the process ends
-                return
+
+        def trigger(loop_name: str) -> None:
+            self._event_loop.call_soon_threadsafe(self.trigger, loop_name)
+
+        def trigger_all() -> None:
+            for loop in self.loops:
+                trigger(loop.name)
+
+        with suppress(RuntimeError):  # the event loop is closed: the process ends
+            listen(notification_channel, self._stopping.is_set, trigger, trigger_all)
 
 
 def backoff(failures: int) -> float:
