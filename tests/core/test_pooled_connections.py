@@ -56,6 +56,23 @@ def test_the_connection_returned_last_is_used_again() -> None:
     assert [backend() for _ in range(4)] == [pids[0]] * 4
 
 
+def test_the_pool_closes_what_was_not_needed_for_longest() -> None:
+    taken = [connections.create_connection("default") for _ in range(3)]
+    for one in taken:
+        one.ensure_connection()
+    for one in taken:
+        one.close()
+    newest = backend()
+    pool = connections["default"].pool
+
+    def is_shrunk() -> bool:
+        pool._shrink_pool()  # as every ten minutes
+        assert backend() == newest
+        return len(pool._pool) == 1
+
+    wait_until(is_shrunk)
+
+
 def test_a_connection_that_the_server_ended_is_replaced(checked: list[Any]) -> None:
     with connections["default"].cursor() as cursor:
         cursor.execute("SELECT 1")  # this thread's connection is not the one that ends

@@ -4,8 +4,8 @@ If the pool provides no connection in time, PostgreSQL is unavailable or all con
 fail immediately for PAUSE_S instead of waiting one after another; afterwards one request probes. Connections to
 several hosts are watched by `former_primary`.
 
-The pool provides the connection that was returned last. In turns, each of its connections would have to prepare
-and plan each statement.
+The pool provides the connection that was returned last, and closes the one that was not needed for longest. In
+turns, each of its connections would have to prepare and plan each statement.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import select
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import psycopg
@@ -45,6 +46,22 @@ class _NewestFirst(deque[psycopg.Connection[Any]]):
     def append(self, connection: psycopg.Connection[Any], /) -> None:
         """Put the connection first."""
         self.appendleft(connection)
+
+
+def _close_unused(pool: Any) -> None:
+    """Close the connection that was not needed for longest, if one was free all the time since the last call.
+
+    The pool's own method closes the first, which is here the one that has prepared the most statements.
+    """
+    unused = None
+    with pool._lock:
+        was_free, pool._nconns_min = pool._nconns_min, len(pool._pool)
+        if pool._nconns > pool.min_size and was_free > 0 and pool._pool:
+            unused = pool._pool.pop()
+            pool._nconns -= 1
+            pool._nconns_min -= 1
+    if unused is not None:
+        pool._close_connection(unused)
 
 
 def check_unless_quiet(connection: Any) -> None:
@@ -108,6 +125,7 @@ class DatabaseWrapper(base.DatabaseWrapper):
         with _pool_changes:  # it is opened only after it was returned here, so it has no connections yet
             if not isinstance(pool._pool, _NewestFirst):
                 pool._pool = _NewestFirst(pool._pool)
+                pool._shrink_pool = partial(_close_unused, pool)
         pool.reconnect_timeout = RECONNECT_S
         if pool._check is not None:
             pool._check = check_unless_quiet
