@@ -19,6 +19,7 @@ from accounts import loops, services
 from accounts.tenancy import actor_of
 from dispatch.core import clock, events, reencryption
 from dispatch.core.audit import chain
+from dispatch.core.events import quarantine
 from dispatch.core.events import readers as event_readers
 from dispatch.core.models import AuditAnchor, AuditSeal, Event, FailedEvent
 from dispatch.core.privacy import personal_data
@@ -73,6 +74,23 @@ def test_audit_events_are_sealed_and_verified(organization: Any, ids: list[int])
     assert "6 sealed events up to position 6, 0 not sealed yet" in verify("--organization", organization.slug)
     chain.seal_events(list(Event.objects.order_by("id").filter(subject_type="api_key")))
     assert "6 sealed events" in verify(), "events that a reader gets twice are sealed once"
+
+
+def test_events_that_a_stopped_sealer_left_out_are_no_forgery(
+    organization: Any, ids: list[int], monkeypatch: pytest.MonkeyPatch, settings: Any
+) -> None:
+    """A dispatcher runs with wrong keys until too many events of the organization have failed."""
+    monkeypatch.setattr(quarantine, "MAX_KEPT_OF_ONE", 2)
+    keys, settings.FIELD_ENCRYPTION_KEYS = settings.FIELD_ENCRYPTION_KEYS, [Fernet.generate_key().decode()]
+    for number in range(10, 16):
+        events.append(organization.pk, "api_key.created", number)
+        seal_all()
+    settings.FIELD_ENCRYPTION_KEYS = keys
+    assert FailedEvent.objects.filter(reader=chain.READER_NAME).count() < 6
+    assert "5 sealed events up to position 5" in verify()
+    insert_behind(ids)
+    with pytest.raises(CommandError, match="was inserted, or its seal removed"):
+        verify()
 
 
 def change(column: str, value: str) -> Callable[[list[int]], None]:

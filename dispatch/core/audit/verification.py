@@ -11,14 +11,15 @@ from django.db import connection
 from dispatch.core.audit import chain
 from dispatch.core.audit.signatures import is_authentic
 from dispatch.core.db.snapshots import read_snapshot
+from dispatch.core.events import own_cursors
 from dispatch.core.models import AuditAnchor, AuditRedaction, AuditRestart, AuditSeal, Event
 
 BATCH = 1000
 
 # Events without a seal: whether the sealer has already passed them.
 _UNSEALED = """
-SELECT e.id, c.name IS NOT NULL AND (e.xid, e.id) <= (c.xid, c.event_id)
-FROM core_event e LEFT JOIN core_eventcursor c ON c.name = %(reader)s
+SELECT e.id, (e.xid, e.id) <= (%(xid)s, %(event_id)s)
+FROM core_event e
 WHERE e.organization_id = %(organization)s AND e.subject_type = ANY(%(subjects)s)
   AND NOT EXISTS (SELECT FROM core_auditseal s WHERE s.event_id = e.id)
   AND NOT EXISTS (SELECT FROM core_failedevent f WHERE f.event_id = e.id AND f.reader = %(reader)s)
@@ -167,7 +168,11 @@ def _redactions(organization_id: int) -> dict[int, str]:
 
 def _count_unsealed(organization_id: int) -> int:
     """Count the events that wait for the sealer. Raises BrokenChain for one that it has passed."""
+    # that of the organization alone, if the sealer has stopped for it
+    cursor_of_sealer = own_cursors.position(chain.READER_NAME, organization_id)
     given: dict[str, Any] = {
+        "xid": cursor_of_sealer.xid,
+        "event_id": cursor_of_sealer.event_id,
         "organization": organization_id,
         "subjects": list(chain.SUBJECTS),
         "reader": chain.READER_NAME,
