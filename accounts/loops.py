@@ -6,7 +6,6 @@ Sessions and the admin's log belong to the installation: an organization's rule 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -25,7 +24,7 @@ from accounts.models import Organization, RetentionRule
 from dispatch.core import clock
 from dispatch.core.observability import metrics
 from dispatch.core.privacy import retention
-from dispatch.core.privacy.retention import FOREVER
+from dispatch.core.privacy.retention import FOREVER, DeleteShared
 from dispatch.core.runtime.loops import Loop
 
 log = structlog.get_logger(__name__)
@@ -67,8 +66,7 @@ def delete_expired_shared() -> float | None:
         days = retention.shared_days(name)
         if days == FOREVER:
             continue
-        before = clock.now() - timedelta(days=days)
-        is_full |= _delete_expired_batch(name, partial(kind.delete_batch, before, BATCH))
+        is_full |= _delete_expired_batch(name, days, kind.delete_batch)
     return PAUSE_SECONDS if is_full else None
 
 
@@ -104,17 +102,16 @@ def delete_expired() -> float | None:
                 continue
             if time.monotonic() > deadline:
                 return PAUSE_SECONDS
-            before = clock.now() - timedelta(days=days)
-            delete = partial(kept.delete_batch, organization_id, before, BATCH)
-            is_full |= _delete_expired_batch(name, delete, organization=organization_id)
+            delete = partial(kept.delete_batch, organization_id)
+            is_full |= _delete_expired_batch(name, days, delete, organization=organization_id)
     return PAUSE_SECONDS if is_full else None
 
 
-def _delete_expired_batch(name: str, delete: Callable[[], int], **where: int) -> bool:
+def _delete_expired_batch(name: str, days: int, delete: DeleteShared, **where: int) -> bool:
     """Delete one batch of this kind in a transaction, and return whether it was full. A failure is logged."""
     try:
         with transaction.atomic():
-            count = delete()
+            count = delete(clock.now() - timedelta(days=days), BATCH)
     except Exception:
         log.exception("retention_failed", what=name, **where)
         return False

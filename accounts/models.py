@@ -387,6 +387,14 @@ class RetentionRule(OwnedModel):
                     )
                 }
             )
+        if self.days and self.days > retention.MAX_DAYS:
+            raise ValidationError(
+                {
+                    "days": gettext("Must be at most {days} days, or 0 to keep the data forever.").format(
+                        days=retention.MAX_DAYS
+                    )
+                }
+            )
 
 
 # Django looks for models in this module.

@@ -197,3 +197,42 @@ def test_the_list_of_rules_shows_what_is_in_effect(client, db):
     RetentionRule.objects.create(organization=ours, what="events", days=1)
     client.force_login(make.admin(ours), backend="django.contrib.auth.backends.ModelBackend")
     assert "365 days" in client.get(reverse("admin:accounts_retentionrule_changelist")).content.decode()
+
+
+# --- periods that are too long ----------------------------------------------------------------------------------
+
+VERY_LONG = [36_501, 1_000_000, 2_147_483_647]
+
+
+@pytest.mark.parametrize("days", VERY_LONG)
+def test_very_long_period_keeps_rows_forever_and_stops_no_other_deletion(reader, no_floor, settings, days):
+    greedy, other = make.organization(), make.organization()
+    for what in ("events", "calls"):
+        RetentionRule.objects.create(organization=greedy, what=what, days=days)
+    for organization in (greedy, other):
+        events.append(organization.pk, "job.created", 1)
+        events.append(organization.pk, "api_key.created", 1)
+    clock.travel(401 * DAY_S)
+    catch_up(reader)
+    age_all()
+    assert {event.organization_id for event in Event.objects.all()} == {greedy.pk}
+    settings.RETENTION_DAYS = dict.fromkeys([*retention.kept, *retention.shared], days)
+    events.append(other.pk, "api_key.created", 1)
+    clock.travel(4000 * DAY_S)
+    catch_up(reader)
+    age_all()
+    assert loops.delete_expired_shared() is None
+    assert {event.organization_id for event in Event.objects.all()} == {greedy.pk, other.pk}
+
+
+@pytest.mark.parametrize("days", VERY_LONG)
+def test_admin_refuses_a_very_long_period_and_shows_what_is_in_effect(client, days):
+    ours = make.organization()
+    client.force_login(make.admin(ours), backend="django.contrib.auth.backends.ModelBackend")
+    rule = {"organization": ours.pk, "what": "calls", "days": days}
+    refused = client.post(reverse("admin:accounts_retentionrule_add"), rule)
+    assert "Must be at most 36500 days, or 0 to keep the data forever." in refused.content.decode()
+    RetentionRule.objects.create(organization=ours, what="calls", days=days)
+    assert "forever" in client.get(reverse("admin:accounts_retentionrule_changelist")).content.decode()
+    client.post(reverse("admin:accounts_retentionrule_add"), {**rule, "what": "jobs", "days": 36_500})
+    assert RetentionRule.objects.filter(what="jobs", days=36_500).exists()

@@ -21,6 +21,8 @@ from django.conf import settings
 Delete = Callable[[int, datetime, int], int]
 DeleteShared = Callable[[datetime, int], int]
 FOREVER = 0
+# A longer period keeps rows forever. The limit also keeps the time before which rows expire a valid date.
+MAX_DAYS = 36_500
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ def register_shared(name: str, default_days: int, delete_batch: DeleteShared) ->
 
 def shared_days(name: str) -> int:
     """Return the retention period of a shared kind, in days; FOREVER keeps the rows."""
-    return int(settings.RETENTION_DAYS.get(name, shared[name].default_days))
+    return _limit(int(settings.RETENTION_DAYS.get(name, shared[name].default_days)))
 
 
 def default_days(name: str) -> int:
@@ -76,7 +78,7 @@ def default_days(name: str) -> int:
 
     Raises KeyError for an unregistered name.
     """
-    return int(settings.RETENTION_DAYS.get(name, kept[name].default_days))
+    return _limit(int(settings.RETENTION_DAYS.get(name, kept[name].default_days)))
 
 
 def effective_days(name: str, chosen: int | None = None) -> int:
@@ -85,4 +87,8 @@ def effective_days(name: str, chosen: int | None = None) -> int:
     It is never shorter than the registered minimum. FOREVER keeps the rows.
     """
     days = default_days(name) if chosen is None else chosen
-    return FOREVER if days == FOREVER else max(days, kept[name].shortest_days)
+    return FOREVER if days == FOREVER else _limit(max(days, kept[name].shortest_days))
+
+
+def _limit(days: int) -> int:
+    return FOREVER if days > MAX_DAYS else days
