@@ -79,7 +79,7 @@ class Invitation:
     def _is_in_use(self) -> bool:
         """Return whether the account opens something already: single sign-on needs no password."""
         user = self.user
-        return user.is_superuser or user.memberships.filter(joined_at__isnull=False).exists()
+        return user.is_superuser or user.joined_memberships.exists()
 
     @property
     def _is_new(self) -> bool:

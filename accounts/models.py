@@ -208,6 +208,11 @@ class User(AbstractBaseUser, PermissionsMixin):
         return [row for row in rows if self.session_reach is None or self.session_reach(row)]
 
     @property
+    def joined_memberships(self) -> models.QuerySet[Membership]:
+        """Return the memberships without open invitations: any organization can invite any address."""
+        return self.memberships.filter(joined_at__isnull=False)
+
+    @property
     def is_staff(self) -> bool:
         """Return whether the user may open the admin. Every active member may, and sees what their role allows."""
         return self.is_superuser or bool(self.active_memberships)

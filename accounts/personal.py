@@ -93,7 +93,7 @@ def blocked_by(person: DataSubject) -> Iterable[str]:
     for user in _users_of(person):
         if user.is_superuser:
             yield f"{user} is a superuser. Remove that status first."
-        if user.memberships.exclude(organization_id=person.organization_id).exists():
+        if user.joined_memberships.exclude(organization_id=person.organization_id).exists():
             yield f"{user} is a member of other organizations. End those memberships first."
         for own in user.memberships.filter(role=Membership.Role.ADMIN, is_active=True):
             others = Membership.objects.of(own.organization_id).filter(role=own.role, is_active=True)
@@ -119,10 +119,12 @@ def traces(person: DataSubject) -> list[EventReference]:
 def erase(person: DataSubject) -> int:
     """Anonymize and deactivate the account, and delete its sign-in records. Withdraw an invitation.
 
-    Return the number of accounts and invitations.
+    Other organizations' invitations of an erased account are withdrawn, too. Return the number of accounts, and of
+    invitations by this organization.
     """
     count = _withdraw_invitations(person)
     for user in list(_users_of(person)):
+        _withdraw_other_invitations(user)
         User.objects.select_for_update(no_key=True).get(pk=user.pk)  # before memberships, as when they join
         for model in SIGN_INS:
             model.objects.filter(username=user.email).delete()
@@ -159,6 +161,15 @@ def _withdraw_invitations(person: DataSubject) -> int:
         User.objects.filter(pk=invitation.user_id, name="", memberships=None, is_superuser=False).delete()
         count += 1
     return count
+
+
+def _withdraw_other_invitations(user: User) -> None:
+    """End all open invitations of the account: nobody can accept them with the address that replaces its own."""
+    invitations = user.memberships.filter(joined_at=None)
+    inviting = Organization.objects.filter(pk__in=invitations.values("organization")).order_by("pk")
+    list(inviting.select_for_update(no_key=True))  # before the user, as when an invitation is withdrawn
+    for invitation in invitations:
+        services.remove_member(invitation.pk, actor=SYSTEM)
 
 
 PART = PersonalDataHandler(rows, erase, traces, blocked_by, keeps=("accounts.Membership",))

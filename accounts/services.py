@@ -359,7 +359,7 @@ class PasswordTokens(PasswordResetTokenGenerator):
     """
 
     def _make_hash_value(self, user: Any, timestamp: int) -> str:
-        reach = sorted(user.memberships.values_list("organization_id", flat=True))
+        reach = sorted(user.joined_memberships.values_list("organization_id", flat=True))
         return f"{super()._make_hash_value(user, timestamp)}{reach}{user.is_superuser}"
 
 
@@ -378,12 +378,12 @@ def password_path(user: User) -> str:
 def is_only_theirs(user: User, organization_ids: Iterable[int] | None) -> bool:
     """Return whether an admin of these organizations (None: a superuser) may give this user a sign-in link.
 
-    False for a superuser, and for a member of any other organization.
+    False for a superuser, and for a member of any other organization. An open invitation elsewhere does not count.
     """
     if organization_ids is None:
         return True
-    elsewhere = user.memberships.exclude(organization_id__in=list(organization_ids))
-    return not user.is_superuser and user.memberships.exists() and not elsewhere.exists()
+    joined = set(user.joined_memberships.values_list("organization_id", flat=True))
+    return not user.is_superuser and bool(joined) and joined <= set(organization_ids)
 
 
 def is_break_glass_owner(membership: Membership) -> bool:

@@ -386,6 +386,25 @@ def test_only_admins_of_a_persons_only_organization_reset(dana: User, steps: Ste
     assert User.objects.get(pk=dana.pk).second_factor_at is not None
 
 
+@pytest.mark.parametrize("action", ["reset_second_factor", "end_sessions", "new_password_link"])
+def test_invitation_elsewhere_takes_no_right_from_the_admin(dana: User, action: str) -> None:
+    organization = dana.memberships.get().organization
+    link = services.password_path(dana)
+    theirs, _ = services.add_member(
+        make.organization("Theirs"), email=dana.email, name="Dana", role="dispatcher", actor=SYSTEM
+    )
+    boss = make.browser(make.admin(organization))
+    assert boss.post(reverse(f"admin:accounts_user_{action}", args=[dana.pk]), CONFIRMED).status_code == 200
+    kinds = {"reset_second_factor": "second_factor_reset", "end_sessions": "sessions_ended"}
+    kind = f"membership.{kinds.get(action, 'password_link_created')}"
+    assert Event.objects.filter(organization_id=organization.pk, kind=kind).exists()
+    if action == "new_password_link":
+        assert Client().get(link).status_code == 302, "a link from before works as well"
+    stranger = make.browser(make.admin(theirs.organization))
+    url = reverse(f"admin:accounts_user_{action}", args=[dana.pk])
+    assert stranger.post(url, CONFIRMED).status_code in (302, 404), "the inviting organization has none"
+
+
 def test_no_other_page_of_the_library_is_served() -> None:
     for path in ("signup/", "password/reset/", "email/", "confirm-email/", "password/change/", "login/code/"):
         assert Client().get(f"/account/{path}").status_code == 404

@@ -18,6 +18,7 @@ from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event, ReplayEntry
 from dispatch.core.privacy import personal_data, replay
+from dispatch.core.privacy.personal_data import DataSubject
 from tests.personal.search import places_of
 from tests.support import factories as make
 
@@ -67,6 +68,25 @@ def test_export_of_an_invited_person_has_only_the_invitation(organization, page,
     assert not any(found.values()), "nothing of the account"
     shown = json.dumps(Event.objects.get(kind="person.exported").data)
     assert EMAIL not in shown
+
+
+def test_invitation_elsewhere_prevents_no_erasing_of_a_member_and_is_withdrawn(organization, page, olga):
+    theirs = olga.memberships.get().organization
+    membership = invite(organization)
+    shown = make.browser(make.admin(theirs)).post(reverse("personal_data"), ERASE, follow=True).content.decode()
+    assert "other organizations" not in shown
+    olga.refresh_from_db()
+    assert (olga.is_active, olga.email) == (False, f"erased-{olga.pk}@invalid.invalid")
+    assert list(olga.memberships.values_list("organization", flat=True)) == [theirs.pk]
+    removed = Event.objects.get(organization_id=organization.pk, kind="membership.removed")
+    assert (removed.subject_id, removed.actor_type) == (membership.pk, SYSTEM.type)
+    assert "user_id" not in removed.data
+
+
+def test_membership_elsewhere_prevents_erasing(organization, olga):
+    Membership.objects.create(organization=organization, user=olga, role="dispatcher")
+    with pytest.raises(personal_data.StillNeeded, match="member of other organizations"):
+        personal_data.erase_person(DataSubject(organization.pk, user_id=olga.pk), actor=SYSTEM)
 
 
 def test_erasing_an_invited_person_withdraws_the_invitation(organization, page, olga):
