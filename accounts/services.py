@@ -352,6 +352,21 @@ def remove_member(membership_id: int, *, actor: Actor) -> None:
         membership.delete()
 
 
+def delete_user(user: User, *, actor: Actor) -> None:
+    """Revoke the user's keys, end their memberships, and delete the account.
+
+    Raises LastAdmin and BreakGlassOwner, and then changes nothing.
+    """
+    with transaction.atomic():
+        organizations = Organization.objects.filter(memberships__user=user.pk).order_by("pk")
+        list(organizations.select_for_update(no_key=True))  # before the user, as when an invitation is withdrawn
+        row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        revoke_keys_of(row, actor=actor)
+        for membership_id in row.memberships.order_by("organization").values_list("pk", flat=True):
+            remove_member(membership_id, actor=actor)
+        row.delete()
+
+
 class PasswordTokens(PasswordResetTokenGenerator):
     """Make tokens that end when the person joins or leaves an organization, or becomes a superuser.
 

@@ -177,6 +177,9 @@ class UserAdmin(OwnedAdmin):
         if not obj.is_active:
             services.revoke_keys_of(obj, actor=request.actor)
 
+    def delete_model(self, request: HttpRequest, obj: User) -> None:
+        services.delete_user(obj, actor=request.actor)
+
     @action(
         description=_("New password link"),
         permissions=["change"],

@@ -8,7 +8,7 @@ from django.urls import reverse
 
 from accounts import services
 from accounts.auth import api_keys
-from accounts.models import ApiKey
+from accounts.models import ApiKey, IdentityProvider, User
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
@@ -174,6 +174,60 @@ def test_keys_end_with_the_admin_who_created_them_and_are_listed_before(change, 
         "other organization's": 200,
     }
     assert Event.objects.get(kind="api_key.revoked").actor_label == "Sam"
+
+
+@pytest.fixture
+def root(settings):
+    settings.SECOND_FACTOR_FOR_SUPERUSERS = False
+    return make.user("Root", is_superuser=True)
+
+
+@pytest.mark.parametrize("selected", [False, True])
+def test_keys_and_memberships_end_when_the_operator_deletes_their_creator(client, root, selected):
+    organization, elsewhere = make.organization(), make.organization()
+    leaver = make.admin(organization, "Lee")
+    make.admin(organization, "Sam")
+    elsewhere.memberships.create(user=leaver, role="dispatcher", joined_at=clock.now())
+    invited = services.add_member(make.organization(), email=leaver.email, name="Lee", role="admin", actor=SYSTEM)[
+        0
+    ]
+    wholes = [
+        services.create_api_key(of, "theirs", ["manage"], actor=SYSTEM, created_by=leaver)[1]
+        for of in (organization, elsewhere)
+    ]
+    client.force_login(root)
+    if selected:
+        sent = {"action": "delete_selected", "_selected_action": [leaver.pk], "post": "yes"}
+        client.post(reverse("admin:accounts_user_changelist"), sent)
+    else:
+        client.post(reverse("admin:accounts_user_delete", args=[leaver.pk]), {"post": "yes"})
+    assert not User.objects.filter(pk=leaver.pk).exists()
+    assert [Api(key=whole).get("me/").status_code for whole in wholes] == [401, 401]
+    for of in (organization, elsewhere):
+        assert Event.objects.get(organization_id=of.pk, kind="api_key.revoked").actor_label == "Root"
+    removed = Event.objects.filter(kind="membership.removed", actor_label="Root")
+    assert {event.organization_id for event in removed} == {
+        organization.pk, elsewhere.pk, invited.organization_id,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("reason", ["last active admin", "break-glass owner"])
+def test_user_whom_an_organization_needs_is_not_deleted(client, root, reason):
+    organization = make.organization()
+    leaver = make.admin(organization, "Lee")
+    if reason == "break-glass owner":
+        make.admin(organization, "Sam")
+        IdentityProvider.objects.create(
+            organization=organization, issuer="https://login.example.com", client_id="x", client_secret="y",
+            allowed_domains=["example.com"], is_required=True, break_glass=leaver,
+        )  # fmt: skip
+    whole = services.create_api_key(organization, "theirs", ["manage"], actor=SYSTEM, created_by=leaver)[1]
+    client.force_login(root)
+    address = reverse("admin:accounts_user_delete", args=[leaver.pk])
+    assert reason in client.post(address, {"post": "yes"}, follow=True).content.decode()
+    assert organization.memberships.filter(user=leaver, role="admin", is_active=True).exists()
+    assert Api(key=whole).get("me/").status_code == 200
+    assert not Event.objects.filter(kind__in=("api_key.revoked", "user.deleted")).exists()
 
 
 def test_keys_end_when_the_operator_deactivates_their_creator(client):
