@@ -129,6 +129,14 @@ def revoke_keys_of(user: User, *, actor: Actor) -> None:
         revoke_api_key(key_id, actor=actor)
 
 
+def revoke_keys_without_rights(user: User, *, actor: Actor) -> None:
+    """Revoke the keys of a former superuser in organizations of which they are not an active admin."""
+    administered = user.memberships.filter(role=Membership.Role.ADMIN, is_active=True)
+    keys = ApiKey.objects.filter(created_by=user, revoked_at=None)
+    for key in keys.exclude(organization__in=administered.values("organization")):
+        revoke_api_key(key.pk, actor=actor)
+
+
 def revoke_api_key(key_id: int, *, actor: Actor) -> ApiKey:
     """Revoke the key immediately. Idempotent."""
     with transaction.atomic():

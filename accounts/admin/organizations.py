@@ -176,6 +176,8 @@ class UserAdmin(OwnedAdmin):
         obj.save(update_fields=form.changed_data if change else None)
         if not obj.is_active:
             services.revoke_keys_of(obj, actor=request.actor)
+        elif not obj.is_superuser and "is_superuser" in form.changed_data:
+            services.revoke_keys_without_rights(obj, actor=request.actor)
 
     def delete_model(self, request: HttpRequest, obj: User) -> None:
         services.delete_user(obj, actor=request.actor)

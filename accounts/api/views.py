@@ -195,7 +195,7 @@ class ApiKeyViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizati
     """API keys. The whole key is returned only when it is created.
 
     A key created without `expires_at` expires after a year (`API_KEY_DAYS`); null means never. The key is revoked
-    when its creator is no longer an active admin.
+    when its creator is no longer an active admin, or superuser.
     """
 
     queryset: QuerySet = ApiKey.objects.select_related("created_by")

@@ -242,3 +242,25 @@ def test_keys_end_when_the_operator_deactivates_their_creator(client):
     leaver.refresh_from_db()
     assert not leaver.is_active
     assert Api(key=whole).get("me/").status_code == 401
+
+
+def test_keys_of_a_former_superuser_stay_only_where_they_are_an_admin(client, root):
+    ours, foreign, formerly = (make.organization() for _ in range(3))
+    rita = make.user("Rita", is_superuser=True)
+    ours.memberships.create(user=rita, role="admin", joined_at=clock.now())
+    formerly.memberships.create(user=rita, role="admin", is_active=False, joined_at=clock.now())
+    keys = {}
+    for organization in (ours, foreign, formerly):
+        made = Api(user=rita, organization=organization.slug).post("api-keys/", {"name": "K", "scopes": ["read"]})
+        keys[organization] = made.json()["key"]
+    client.force_login(root)
+    address = reverse("admin:accounts_user_change", args=[rita.pk])
+    inline = {f"memberships-{name}": n for name, n in (("TOTAL_FORMS", 0), ("INITIAL_FORMS", 0))}
+    form = {"email": rita.email, "is_active": "on", **inline}
+    assert client.post(address, {**form, "name": "Rita R.", "is_superuser": "on"}).status_code == 302
+    assert {Api(key=key).get("me/").status_code for key in keys.values()} == {200}
+    assert client.post(address, {**form, "name": "Rita R."}).status_code == 302
+    assert {of: Api(key=key).get("me/").status_code for of, key in keys.items()} == {
+        ours: 200, foreign: 401, formerly: 401,
+    }  # fmt: skip
+    assert Event.objects.get(kind="api_key.revoked", organization_id=foreign.pk).actor_label == "Root"
