@@ -10,7 +10,7 @@ The link's page shows the name and phone that the inviter entered, and the invit
 then both stay on the invitation, so that no organization decides where another organization's alerts go.
 
 A link expires when the invitation ends: after joining, after the membership is removed, or after
-PASSWORD_RESET_TIMEOUT.
+PASSWORD_RESET_TIMEOUT. It also ends when the email address is changed, because it went to the former one.
 """
 
 from __future__ import annotations
@@ -24,10 +24,12 @@ from django.core import mail, signing
 from django.urls import reverse
 
 from accounts.models import Membership, User
+from dispatch.core.keyed_hashes import is_hash_of, make_hash
 
 log = structlog.get_logger(__name__)
 
 SALT = "accounts.invitations"
+ADDRESS = "invited address"  # purpose of the hash
 
 
 @dataclass(frozen=True)
@@ -98,7 +100,11 @@ def send_invitation(membership: Membership, absolute: Callable[[str], str]) -> I
     `absolute` turns a path into an absolute URL. Call it outside transactions: it waits for the mail server.
     """
     mailed = sends_mail()
-    token = signing.dumps({"membership": membership.pk, "user": membership.user_id, "mailed": mailed}, salt=SALT)
+    user = membership.user
+    claims = {
+        "membership": membership.pk, "user": user.pk, "mailed": mailed, "to": make_hash(ADDRESS, user.email)
+    }  # fmt: skip
+    token = signing.dumps(claims, salt=SALT)
     link = absolute(reverse("join", args=[token]))
     if not mailed:
         return InvitationResult(link=link)
@@ -120,7 +126,10 @@ def send_password_link(user: User, link: str) -> bool:
 
 
 def read_invitation(token: str) -> Invitation | None:
-    """Return the invitation of a link, or None if the link is invalid or the invitation has ended."""
+    """Return the invitation of a link, or None if the link is invalid or the invitation has ended.
+
+    Links without the hash of the address, from before it was added, are invalid.
+    """
     try:
         claims = signing.loads(token, salt=SALT, max_age=settings.PASSWORD_RESET_TIMEOUT)
         membership = Membership.objects.select_related("user", "organization").get(
@@ -129,6 +138,8 @@ def read_invitation(token: str) -> Invitation | None:
     except (signing.BadSignature, Membership.DoesNotExist):
         return None
     if not membership.user.is_active or not membership.organization.is_active:
+        return None
+    if not is_hash_of(ADDRESS, membership.user.email, claims.get("to", "")):
         return None
     return Invitation(membership, claims["mailed"])
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
-from django.core import mail
+from django.core import mail, signing
 from django.db import IntegrityError, transaction
 from django.test import Client
 from django.urls import reverse
 
 from accounts import services
-from accounts.invitations import Invitation
+from accounts.invitations import SALT, Invitation
 from accounts.models import Membership, Organization, SecurityMail, User
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
@@ -398,3 +398,55 @@ def test_an_invitation_does_not_reveal_whether_the_address_has_an_account(organi
     api.delete(f"members/{answers[0]['id']}/")
     removed = Event.objects.get(organization_id=organization.pk, kind="membership.removed")
     assert "user_id" not in removed.data
+
+
+# --- corrected addresses ----------------------------------------------------------------------------------------
+
+
+def correct_email(person: User, email: str) -> User:
+    """Change the address as a superuser does."""
+    form = {"name": person.name or "Given Name", "email": email, "phone": "", "is_active": "on"}
+    form |= {f"memberships-{name}_FORMS": "0" for name in ("TOTAL", "INITIAL")}
+    address = reverse("admin:accounts_user_change", args=[person.pk])
+    assert browser(make.user("Root", is_superuser=True)).post(address, form).status_code == 302
+    return User.objects.get(pk=person.pk)
+
+
+@pytest.mark.parametrize("mails", [True, False])
+def test_link_to_a_wrong_address_ends_when_the_address_is_corrected(admin, settings, mails):
+    settings.SECOND_FACTOR_FOR_SUPERUSERS = False
+    settings.EMAIL_URL = "smtp://mail.example.com" if mails else ""
+    answer = invite(admin, "dana@exmaple.com")
+    wrong = mailed_link() if mails else handed(answer)
+    dana = correct_email(User.objects.get(email="dana@exmaple.com"), "dana@example.com")
+    refused = Client().get(wrong)
+    assert refused.status_code == 404
+    assert "ask an admin for a new invitation" in refused.content.decode()
+    again = Api(user=admin).post(f"members/{answer['id']}/invite/").json()
+    assert choose_password(wrong).status_code == 404
+    assert not joined(answer)
+    assert choose_password(mailed_link() if mails else handed(again)).status_code == 302
+    assert joined(answer)
+    assert sign_in(dana.email, CHOSEN).status_code == 302
+
+
+def test_link_from_before_addresses_were_in_it_asks_for_a_new_invitation(admin):
+    answer = invite(admin, "new@example.com")
+    membership = Membership.objects.get(pk=answer["id"])
+    claims = {"membership": membership.pk, "user": membership.user_id, "mailed": False}
+    page = Client().get(reverse("join", args=[signing.dumps(claims, salt=SALT)]))
+    assert page.status_code == 404
+    assert "ask an admin for a new invitation" in page.content.decode()
+
+
+def test_changed_address_is_not_proved(organization, admin, mailing, settings):
+    settings.SECOND_FACTOR_FOR_SUPERUSERS = False
+    invite(admin, "dana@example.com")
+    assert choose_password(mailed_link()).status_code == 302
+    dana = User.objects.get(email="dana@example.com")
+    proved = dana.email_confirmed_at
+    assert correct_email(dana, "Dana@Example.com").email_confirmed_at == proved, "the same address"
+    assert correct_email(dana, "dana@example.org").email_confirmed_at is None
+    invite(make.admin(make.organization("Theirs")), "dana@example.org")
+    assert choose_password(mailed_link(), "another four llamas").status_code == 302, "the link proves it again"
+    assert sign_in("dana@example.org", "another four llamas").status_code == 302
