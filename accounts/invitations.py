@@ -15,7 +15,6 @@ PASSWORD_RESET_TIMEOUT. It also ends when the email address is changed, because 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import structlog
@@ -94,10 +93,10 @@ def sends_mail() -> bool:
     return bool(settings.EMAIL_URL)
 
 
-def send_invitation(membership: Membership, absolute: Callable[[str], str]) -> InvitationResult:
+def send_invitation(membership: Membership) -> InvitationResult:
     """Mail the link to the invitee, or return it if no mail server is configured.
 
-    `absolute` turns a path into an absolute URL. Call it outside transactions: it waits for the mail server.
+    Call it outside transactions: it waits for the mail server.
     """
     mailed = sends_mail()
     user = membership.user
@@ -105,7 +104,7 @@ def send_invitation(membership: Membership, absolute: Callable[[str], str]) -> I
         "membership": membership.pk, "user": user.pk, "mailed": mailed, "to": make_hash(ADDRESS, user.email)
     }  # fmt: skip
     token = signing.dumps(claims, salt=SALT)
-    link = absolute(reverse("join", args=[token]))
+    link = settings.PUBLIC_BASE_URL + reverse("join", args=[token])
     if not mailed:
         return InvitationResult(link=link)
     organization, role = membership.organization.name, membership.get_role_display()

@@ -200,7 +200,7 @@ class UserAdmin(OwnedAdmin):
     )
     def new_password_link(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         user = self.get_object(request, object_id)
-        link = request.build_absolute_uri(services.password_path(user))
+        link = settings.PUBLIC_BASE_URL + services.password_path(user)
         second_factor.append_event(user, "membership.password_link_created", request.actor)
         self.log_change(request, user, mark_stored("Created a link for setting a password."))
         if not invitations.sends_mail():
@@ -371,7 +371,7 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
     def response_add(
         self, request: HttpRequest, obj: Membership, post_url_continue: str | None = None
     ) -> HttpResponse:
-        sent = invitations.send_invitation(obj, request.build_absolute_uri)
+        sent = invitations.send_invitation(obj)
         if sent.link:
             text = gettext(
                 "No mail server is configured, so pass on this link yourself. It works once, for joining."
@@ -400,7 +400,7 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
         if membership.joined_at is not None:
             messages.warning(request, gettext("This person has already joined."))
             return self.back_to(object_id)
-        sent = invitations.send_invitation(membership, request.build_absolute_uri)
+        sent = invitations.send_invitation(membership)
         if sent.link:
             return HttpResponse(format_html('<div id="dialog-form"><p><code>{}</code></p></div>', sent.link))
         self._report_delivery(request, membership, sent)

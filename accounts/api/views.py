@@ -173,7 +173,7 @@ class MemberViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizati
         return self._invited(request, member, status.HTTP_200_OK)
 
     def _invited(self, request: Request, member: Membership, code: int) -> Response:
-        sent = invitations.send_invitation(member, request.build_absolute_uri)
+        sent = invitations.send_invitation(member)
         shown = self.get_queryset().get(pk=member.pk)
         answer = {**self.get_serializer(shown).data, "mailed": sent.mailed, "invitation_url": sent.link}
         return Response(answer, status=code, headers={"Cache-Control": "no-store"})

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
+from django.conf import settings as project
 from django.core import mail, signing
 from django.db import IntegrityError, transaction
 from django.test import Client
@@ -58,11 +59,11 @@ def invite(admin: User, email: str, **more: str) -> dict[str, Any]:
 def mailed_link(number: int = -1) -> str:
     found = re.search(r"http\S+", str(mail.outbox[number].body))
     assert found
-    return found[0].removeprefix("http://testserver")
+    return found[0].removeprefix(project.PUBLIC_BASE_URL)
 
 
 def handed(answer: dict[str, Any]) -> str:
-    return str(answer["invitation_url"]).removeprefix("http://testserver")
+    return str(answer["invitation_url"]).removeprefix(project.PUBLIC_BASE_URL)
 
 
 def joined(answer: dict[str, Any]) -> bool:

@@ -314,7 +314,7 @@ def test_session_of_a_provider_accepts_no_other_invitation(
     settings.EMAIL_URL = ""
     elsewhere = make.organization("Elsewhere")
     membership, _ = services.add_member(elsewhere, email=dana.email, name="D", role="admin", actor=SYSTEM)
-    link = invitations.send_invitation(membership, str).link
+    link = invitations.send_invitation(membership).link
     client = sign_in(row, idp)
     assert client.post(link, {"name": "D", "phone": ""}).status_code == 403
     assert not Membership.objects.get(pk=membership.pk).joined_at
@@ -330,7 +330,7 @@ def test_invitation_elsewhere_does_not_take_over_an_account_without_a_password(
     dana = User.objects.get(email="dana@acme.example")
     evil = make.organization("Evil")
     membership, _ = services.add_member(evil, email=dana.email, name="D", role="admin", actor=SYSTEM)
-    link = invitations.send_invitation(membership, str).link
+    link = invitations.send_invitation(membership).link
     chosen = "three blind llamas"
     given = {"name": "D", "phone": "", "new_password1": chosen, "new_password2": chosen}
     assert "login" in Client().post(link, given).url

@@ -179,7 +179,7 @@ def test_invited_phone_is_confirmed_by_the_invitee_only(texting: Watch) -> None:
     membership, _ = accounts.add_member(
         texting.organization, email="new@example.com", name="New", role="dispatcher", phone=MINE, actor=SYSTEM
     )
-    link = invitations.send_invitation(membership, str).link
+    link = invitations.send_invitation(membership).link
     chosen = "three blind llamas"
     Client().post(link, {"name": "New", "phone": MINE, "new_password1": chosen, "new_password2": chosen})
     person = User.objects.get(email="new@example.com")
