@@ -115,6 +115,12 @@ def default_key_expiry() -> datetime | None:
     return clock.now() + timedelta(days=settings.API_KEY_DAYS) if settings.API_KEY_DAYS else None
 
 
+def reset_proof_of_address(user: User, *, former: str) -> None:
+    """Record that the user's address is not proved, unless it is the `former` one."""
+    if user.email != former:
+        User.objects.filter(pk=user.pk).update(email_confirmed_at=None)
+
+
 def keys_made_by(membership: Membership) -> QuerySet[ApiKey]:
     """Return the organization's keys that this member created and that still work."""
     unexpired = Q(expires_at=None) | Q(expires_at__gt=clock.now())

@@ -173,11 +173,9 @@ class UserAdmin(OwnedAdmin):
     def save_model(self, request: HttpRequest, obj: User, form: Any, change: bool) -> None:
         if not change:
             obj.set_unusable_password()
-        fields = list(form.changed_data)
-        if change and obj.email.strip().lower() != form.initial["email"]:
-            obj.email_confirmed_at = None  # the new address is not proved
-            fields.append("email_confirmed_at")
-        obj.save(update_fields=fields if change else None)
+        obj.save(update_fields=form.changed_data if change else None)
+        if change and "email" in form.changed_data:
+            services.reset_proof_of_address(obj, former=form.initial["email"])
         if not obj.is_active:
             services.revoke_keys_of(obj, actor=request.actor)
         elif not obj.is_superuser and "is_superuser" in form.changed_data:
