@@ -15,20 +15,27 @@ PASSWORD_RESET_TIMEOUT. It also ends when the email address is changed, because 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import structlog
 from django.conf import settings
 from django.core import mail, signing
 from django.urls import reverse
+from rest_framework.exceptions import Throttled
 
+from accounts.auth.throttling import parse_rate, take_tokens
 from accounts.models import Membership, User
+from dispatch.core.audit.chain import INSTALLATION
 from dispatch.core.keyed_hashes import is_hash_of, make_hash
+from dispatch.core.languages import gettext
 
 log = structlog.get_logger(__name__)
 
 SALT = "accounts.invitations"
 ADDRESS = "invited address"  # purpose of the hash
+# Invitations and password links that one organization may mail: to one person, and to all.
+RECIPIENT_RATE, ORGANIZATION_RATE = parse_rate("5/hour"), parse_rate("100/hour")
 
 
 @dataclass(frozen=True)
@@ -93,10 +100,32 @@ def sends_mail() -> bool:
     return bool(settings.EMAIL_URL)
 
 
+def take_mail_token(user: User, organization_ids: Collection[int]) -> None:
+    """Count one mail to this person from these organizations (none: from the operator).
+
+    Raises Throttled if there were too many within an hour. Without a mail server, nothing is sent or limited.
+    """
+    if not sends_mail():
+        return
+    recipient = make_hash("mail recipient", user.email)  # not an id: a withdrawn invitation may delete the account
+    buckets = []
+    for organization_id in organization_ids or [INSTALLATION]:
+        buckets.append((f"account-mail:{organization_id}:{recipient}", RECIPIENT_RATE))
+        buckets.append((f"account-mail:{organization_id}", ORGANIZATION_RATE))
+    if wait_ms := max(token.wait_ms for token in take_tokens(*buckets)):
+        raise Throttled(wait_ms / 1000, gettext("Too many invitations and password links were mailed recently."))
+
+
+def send_invitation_again(membership: Membership) -> InvitationResult:
+    """Send the invitation if the person has not got too many. Raises Throttled."""
+    take_mail_token(membership.user, [membership.organization_id])
+    return send_invitation(membership)
+
+
 def send_invitation(membership: Membership) -> InvitationResult:
     """Mail the link to the invitee, or return it if no mail server is configured.
 
-    Call it outside transactions: it waits for the mail server.
+    Call it outside transactions: it waits for the mail server. `services.add_member` has taken its token.
     """
     mailed = sends_mail()
     user = membership.user

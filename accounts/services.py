@@ -15,7 +15,7 @@ from django.urls import reverse
 from django.utils.encoding import force_bytes
 from django.utils.http import urlsafe_base64_encode
 
-from accounts import limits
+from accounts import invitations, limits
 from accounts.auth import api_keys, second_factor, security_mail, sessions
 from accounts.invitations import Invitation
 from accounts.models import ApiKey, IdentityProvider, Membership, Organization, OrganizationLimits, User
@@ -249,7 +249,8 @@ def add_member(
     (`join_organization`): a User belongs to several organizations, none of which decides where another
     organization's alerts go.
 
-    Returns the membership and whether the user is new. Raises Conflict if they are already a member or invited.
+    Returns the membership and whether the user is new. Raises Conflict if they are already a member or invited,
+    and Throttled if too many invitations were mailed.
     """
     with transaction.atomic():
         user, is_new = User.objects.get_or_create(email=email.strip().lower(), defaults={"password": "!"})
@@ -271,6 +272,7 @@ def add_member(
                 code="already_a_member",
             )
         _append_event(membership, "membership.added", actor)
+        invitations.take_mail_token(user, [organization.pk])
     return membership, is_new
 
 

@@ -18,6 +18,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 from phonenumber_field.formfields import PhoneNumberField
+from rest_framework.exceptions import Throttled
 from unfold.decorators import action, display
 from unfold.widgets import (
     UnfoldAdminEmailInputWidget,
@@ -198,6 +199,11 @@ class UserAdmin(OwnedAdmin):
     )
     def new_password_link(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         user = self.get_object(request, object_id)
+        try:
+            invitations.take_mail_token(user, user.joined_memberships.values_list("organization_id", flat=True))
+        except Throttled as refusal:
+            messages.error(request, str(refusal))
+            return self.back_to(object_id)
         link = settings.PUBLIC_BASE_URL + services.password_path(user)
         second_factor.append_event(user, "membership.password_link_created", request.actor)
         self.log_change(request, user, mark_stored("Created a link for setting a password."))
@@ -398,7 +404,11 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
         if membership.joined_at is not None:
             messages.warning(request, gettext("This person has already joined."))
             return self.back_to(object_id)
-        sent = invitations.send_invitation(membership)
+        try:
+            sent = invitations.send_invitation_again(membership)
+        except Throttled as refusal:
+            messages.error(request, str(refusal))
+            return self.back_to(object_id)
         if sent.link:
             return HttpResponse(format_html('<div id="dialog-form"><p><code>{}</code></p></div>', sent.link))
         self._report_delivery(request, membership, sent)

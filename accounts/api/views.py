@@ -161,19 +161,18 @@ class MemberViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizati
         given = NewMemberSerializer(data=request.data)
         given.is_valid(raise_exception=True)
         member, _ = services.add_member(request.organization, **given.validated_data, actor=request.actor)
-        return self._invited(request, member, status.HTTP_201_CREATED)
+        return self._invited(member, invitations.send_invitation(member), status.HTTP_201_CREATED)
 
     @extend_schema(request=None, responses=AddedMemberSerializer)
     @action(detail=True, methods=["post"])
     def invite(self, request: Request, **kwargs: Any) -> Response:
-        """Send the invitation again."""
+        """Send the invitation again. At most five are mailed to one person within an hour."""
         member = self.get_object()
         if member.joined_at is not None:
             raise Unprocessable("This person has already joined.", "already_joined")
-        return self._invited(request, member, status.HTTP_200_OK)
+        return self._invited(member, invitations.send_invitation_again(member), status.HTTP_200_OK)
 
-    def _invited(self, request: Request, member: Membership, code: int) -> Response:
-        sent = invitations.send_invitation(member)
+    def _invited(self, member: Membership, sent: invitations.InvitationResult, code: int) -> Response:
         shown = self.get_queryset().get(pk=member.pk)
         answer = {**self.get_serializer(shown).data, "mailed": sent.mailed, "invitation_url": sent.link}
         return Response(answer, status=code, headers={"Cache-Control": "no-store"})
