@@ -7,7 +7,7 @@ and `HandoverReading` in `handover_notes.models`, and `ReportSubscription` is in
 from __future__ import annotations
 
 import zoneinfo
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, ClassVar
 
@@ -50,6 +50,11 @@ def read_country(code: str) -> str:
     if (country := code.strip().upper()) in phonenumbers.SUPPORTED_REGIONS:
         return country
     raise ValidationError(ChoiceField.default_error_messages["invalid_choice"], params={"value": code})
+
+
+def read_countries(codes: Iterable[str]) -> list[str]:
+    """Return the ISO codes of these countries, each once. Raises ValidationError."""
+    return list(dict.fromkeys(map(read_country, codes)))
 
 
 def default_countries() -> list[str]:

@@ -30,7 +30,7 @@ from accounts.admin.base import EVERYTHING, VIEW, OwnedAdmin, OwnedForm, OwnedTa
 from accounts.alert_phones import AlertPhone, with_alert_phone
 from accounts.auth import second_factor, security_mail, sessions
 from accounts.auth.throttling import parse_rate, take_tokens
-from accounts.models import Membership, Organization, User, read_country
+from accounts.models import Membership, Organization, User, read_countries, read_country
 from accounts.phone_inputs import PhoneInput
 from accounts.sso import services as sso
 from dispatch.core.labels import BadgeColors, label, translate_label
@@ -60,7 +60,7 @@ class OrganizationForm(OwnedForm):
         return read_country(self.cleaned_data["default_region"])
 
     def clean_allowed_countries(self) -> list[str]:
-        return list(map(read_country, self.cleaned_data["allowed_countries"]))
+        return read_countries(self.cleaned_data["allowed_countries"])
 
 
 @admin.register(Organization)

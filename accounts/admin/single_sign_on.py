@@ -22,16 +22,19 @@ from accounts.sso import services
 from accounts.sso.models import IdentityProvider
 from accounts.sso.provider import SignInFailed, callback_url, check_discovery
 from dispatch.core.labels import label
+from dispatch.core.web.form_fields import BoundedArrayField
 
 # Each organization's provider is an IdentityProvider; nobody edits links and tokens.
 for model in (SocialAccount, SocialApp, SocialToken):
     admin.site.unregister(model)
 
 DOMAINS = ("allowed_domains", "verified_domains")
+# Each request of the organization loads them.
+MAX_DOMAINS = 100
 
 
 class IdentityProviderForm(OwnedForm):
-    """Never show the stored client secret. Accept domains in any case and with spaces."""
+    """Never show the stored client secret. Accept domains in any case, with spaces, and more than once."""
 
     secret = forms.CharField(
         label=_("Client secret"),
@@ -48,8 +51,12 @@ class IdentityProviderForm(OwnedForm):
         if data is not None:
             data = data.copy()
             for name in set(DOMAINS) & set(data):
-                data[name] = ",".join(part.strip().lower() for part in data[name].split(",") if part.strip())
+                parts = dict.fromkeys(part.strip().lower() for part in data[name].split(","))
+                data[name] = ",".join(filter(None, parts))
         super().__init__(data, *args, **kwargs)
+        for name in set(DOMAINS) & set(self.fields):
+            domains: Any = self.fields[name]
+            domains.max_items = MAX_DOMAINS
         if "secret" in self.fields and self.instance.pk:
             self.fields["secret"].help_text = gettext(
                 "Stored encrypted and never shown. Leave it empty to keep it."
@@ -76,7 +83,7 @@ class IdentityProviderAdmin(OwnedAdmin):
         "email_must_be_verified", "newcomer_role", "second_factor", "acr_values", "tried_at", "is_required",
         "break_glass",
     ]  # fmt: skip
-    formfield_overrides = {ArrayField: {"widget": UnfoldAdminTextInputWidget}}
+    formfield_overrides = {ArrayField: {"form_class": BoundedArrayField, "widget": UnfoldAdminTextInputWidget}}
     actions_detail = ["try_configuration"]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:

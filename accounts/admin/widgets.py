@@ -7,12 +7,14 @@ from typing import Any
 
 from django import forms
 from django.contrib import admin
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from phonenumber_field.modelfields import PhoneNumberField
-from unfold.widgets import INPUT_CLASSES
+from unfold.widgets import INPUT_CLASSES, UnfoldAdminTextareaWidget
 
 from accounts.phone_inputs import PhoneInput
 from dispatch.core.phone_numbers import format_national
+from dispatch.core.web.form_fields import BoundedArrayField
 
 
 class TimeOfDayInput(forms.TimeInput):
@@ -35,6 +37,7 @@ class TimeOfDayInput(forms.TimeInput):
 # Fields of text that hold a phone number, or a short code or a name instead.
 PHONES = frozenset({"from_phone", "to_phone"})
 OVERRIDES: dict[Any, dict[str, Any]] = {
+    ArrayField: {"form_class": BoundedArrayField, "widget": UnfoldAdminTextareaWidget},
     models.TimeField: {"widget": TimeOfDayInput},
     PhoneNumberField: {"widget": PhoneInput},
 }

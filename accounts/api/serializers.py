@@ -9,7 +9,15 @@ from rest_framework import serializers
 
 from accounts.alert_phones import AlertPhone
 from accounts.api.base import OwnedSerializer
-from accounts.models import ApiKey, Membership, Organization, User, read_country, validate_time_zone
+from accounts.models import (
+    ApiKey,
+    Membership,
+    Organization,
+    User,
+    read_countries,
+    read_country,
+    validate_time_zone,
+)
 from dispatch.core.api.serializers import StrictSerializer
 
 
@@ -32,7 +40,7 @@ class OrganizationSerializer(StrictSerializer, serializers.ModelSerializer):
         return read_country(code)
 
     def validate_allowed_countries(self, codes: list[str]) -> list[str]:
-        return list(map(read_country, codes))
+        return read_countries(codes)
 
 
 class PersonSerializer(serializers.ModelSerializer):

@@ -154,6 +154,22 @@ def test_countries_are_known_to_the_phone_rules(organization, admin):
     assert (organization.default_region, organization.allowed_countries) == ("MX", ["US", "CA", "MX"])
 
 
+def test_countries_are_stored_once_and_a_long_list_is_refused(organization, admin):
+    api, address = Api(user=admin), reverse("admin:accounts_organization_change", args=[organization.pk])
+    form = {
+        "name": "Ours", "time_zone": organization.time_zone, "distance_unit": "mi", "language": "en",
+        "voice": organization.voice, "default_region": "US", "allowed_countries": ",".join(["US", "mx"] * 400),
+    }  # fmt: skip
+    assert browser(admin).post(address, form).status_code == 302
+    organization.refresh_from_db()
+    assert organization.allowed_countries == ["US", "MX"]
+    page = browser(admin).post(address, {**form, "allowed_countries": ",".join(["US"] * 300_000)})
+    assert page.context["adminform"].form.errors == {"allowed_countries": ["At most 1,000 values allowed."]}
+    changed = api.patch("organization/", {"allowed_countries": ["CA"] * 1000})
+    assert changed.json()["allowed_countries"] == ["CA"]
+    assert api.patch("organization/", {"allowed_countries": ["CA"] * 1001}).status_code == 400
+
+
 def test_a_conflict_is_raised_where_it_happens(organization, admin):
     with pytest.raises(Conflict):
         services.add_member(organization, email=admin.email, name="A", role="admin", actor=actor_of(admin))

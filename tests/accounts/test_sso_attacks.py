@@ -326,6 +326,20 @@ def form_of(row: IdentityProvider, **changes: Any) -> dict[str, Any]:
     } | changes  # fmt: skip
 
 
+def test_domains_are_stored_once_and_a_long_list_is_refused(row: Any, acme: Organization) -> None:
+    boss = make.browser(make.admin(acme))
+    url = reverse("admin:accounts_identityprovider_change", args=[row.pk])
+    names = [f"d{n}.example" for n in range(100)]
+    for given in (["acme.example", *["a.example"] * 70_000], ["acme.example", *names[:99]]):
+        assert boss.post(url, form_of(row, allowed_domains=",".join(given))).status_code == 302
+        row.refresh_from_db()
+        assert row.allowed_domains == list(dict.fromkeys(given))
+    page = boss.post(url, form_of(row, allowed_domains=",".join(["acme.example", *names])))
+    assert page.context["adminform"].form.errors == {"allowed_domains": ["At most 100 values allowed."]}
+    row.refresh_from_db()
+    assert len(row.allowed_domains) == 100
+
+
 def test_admin_changes_the_configuration_but_verifies_no_domain(row: Any, acme: Organization) -> None:
     boss = make.admin(acme)
     url = reverse("admin:accounts_identityprovider_change", args=[row.pk])

@@ -5,13 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from django import forms
+from django.contrib.postgres.forms import SimpleArrayField
 from django.core.exceptions import ValidationError
 from django.forms.fields import InvalidJSONInput
 
 from dispatch.core.api.parsers import MAX_DEPTH, is_too_deep, load_json
+from dispatch.core.api.serializers import MAX_ITEMS
 from dispatch.core.languages import gettext
 
 MAX_JSON_LENGTH = 100_000
+
+
+class BoundedArrayField(SimpleArrayField):
+    """Parse a list of limited length. Django's field validates each item first, however many there are."""
+
+    max_items = MAX_ITEMS
+
+    def to_python(self, value: Any) -> Any:
+        count = value.count(self.delimiter) + 1 if isinstance(value, str) else len(value or ())
+        if count > self.max_items:
+            raise ValidationError(
+                gettext("At most {count:,} values allowed.").format(count=self.max_items), code="max_length"
+            )
+        return super().to_python(value)
 
 
 class BoundedJSONField(forms.JSONField):

@@ -1,4 +1,4 @@
-"""How many messages an action of the admin changes at once, and how a user reaches the rest."""
+"""How much an action or a form of the admin takes at once, and how a user reaches the rest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import re
 from html import unescape
 
 import pytest
-from django.test import Client
+from django.contrib import admin
+from django.contrib.postgres.fields import ArrayField
+from django.contrib.postgres.forms import SimpleArrayField
+from django.core.exceptions import ValidationError
+from django.test import Client, RequestFactory
 
 from dispatch.outbox.admin import messages
 from dispatch.outbox.models import Endpoint, Message, MessageGroup
@@ -99,6 +103,21 @@ def test_replaying_all_continues_after_the_messages_already_sent_again(
     assert "At most" not in shown
     world.all_end()
     assert set(Message.objects.values_list("replays", flat=True)) == {1}
+
+
+def test_long_list_in_any_form_is_refused_before_its_items_are_validated(rf: RequestFactory) -> None:
+    request = rf.get("/admin/")
+    request.user = factories.user("Root", is_superuser=True)
+    request.organization = None
+    seen = set()
+    for model_admin in admin.site._registry.values():
+        for column in model_admin.model._meta.fields:
+            field = model_admin.formfield_for_dbfield(column, request) if isinstance(column, ArrayField) else None
+            if isinstance(field, SimpleArrayField):
+                seen.add(f"{model_admin.opts.model_name}.{column.name}")
+                with pytest.raises(ValidationError, match=r"At most [\d,]+ values allowed\."):
+                    field.clean(",".join(["x"] * 1001))
+    assert {"organization.allowed_countries", "endpoint.retry_schedule_s", "endpoint.permanent_codes"} <= seen
 
 
 @pytest.mark.parametrize("after", ["", "x", "-1", "9" * 40])
