@@ -18,7 +18,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 
 from accounts.admin.base import OwnedAdmin, OwnedForm
 from accounts.models import Membership, User
-from accounts.sso import services
+from accounts.sso import services, starts
 from accounts.sso.models import IdentityProvider
 from accounts.sso.provider import SignInFailed, callback_url, check_discovery
 from dispatch.core.labels import label
@@ -130,5 +130,6 @@ class IdentityProviderAdmin(OwnedAdmin):
         except SignInFailed as failure:
             text = '<div id="dialog-form"><p>{}</p><p>{}</p></div>'
             return HttpResponse(format_html(text, failure.text, failure.detail))
+        starts.allow_start(request, provider)
         target = f"{reverse('sso_begin', args=[provider.pk])}?try=1"
         return HttpResponse(headers={"HX-Redirect": target})

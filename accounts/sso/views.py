@@ -13,7 +13,7 @@ from django.conf import settings
 from django.contrib.auth import REDIRECT_FIELD_NAME, logout
 from django.core.exceptions import PermissionDenied
 from django.db import transaction
-from django.http import HttpRequest, HttpResponse
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -26,7 +26,7 @@ from django.views.decorators.http import require_GET
 
 from accounts.auth import throttling
 from accounts.models import Membership, User
-from accounts.sso import sessions
+from accounts.sso import sessions, starts
 from accounts.sso.admission import Admission, NotAdmitted, admit_identity
 from accounts.sso.models import IdentityProvider
 from accounts.sso.provider import OrganizationProvider, SignInFailed, callback_url, read_identity
@@ -96,6 +96,7 @@ class StartView(View):
         if not form.is_valid():
             return self._page(request, form, status=422)
         next_url = _next_url(request)
+        starts.allow_start(request, form.provider)
         target = reverse("sso_begin", args=[form.provider.pk])
         context = {
             "provider": form.provider,
@@ -111,12 +112,17 @@ class StartView(View):
 @require_GET
 @never_cache
 def begin_sign_in(request: HttpRequest, pk: int) -> HttpResponse:
-    """Send the browser to the provider. With `try`, an Admin only tries the configuration."""
+    """Send the browser to the provider. With `try`, an Admin only tries the configuration.
+
+    Only a form of this site leads here (`starts`). Any other link leads to the form.
+    """
     is_trial = "try" in request.GET
     rows = IdentityProvider.objects.select_related("organization") if is_trial else usable_providers()
     provider = get_object_or_404(rows, pk=pk)
     if is_trial and not may_try(request, provider):
         raise PermissionDenied
+    if not starts.may_start(request, provider):
+        return HttpResponseRedirect(_form_url(request, provider, is_trial=is_trial))
     if not _is_within_limits(request, provider):
         return _render_too_many_requests(request)
     try:
@@ -150,6 +156,16 @@ def finish_sign_in(request: HttpRequest, pk: int) -> HttpResponse:
     return _sign_in(request, provider, identity.claims, identity.state.get("next"))
 
 
+def _form_url(request: HttpRequest, provider: IdentityProvider, *, is_trial: bool) -> str:
+    """Return the address of the form that begins the sign-in or the trial."""
+    if is_trial:
+        return reverse("admin:accounts_identityprovider_change", args=[provider.pk])
+    query = {"organization": provider.organization.slug}
+    if next_url := _next_url(request):
+        query[REDIRECT_FIELD_NAME] = next_url
+    return f"{reverse('sso_start')}?{urlencode(query)}"
+
+
 def usable_providers() -> Any:
     """Return the providers by which people can sign in."""
     rows = IdentityProvider.objects.filter(is_active=True, organization__is_active=True)
@@ -178,6 +194,7 @@ def _sign_in(
         logout(request)
     clear_login(request)
     clear_authentication_records(request)
+    starts.end_start(request)
     login = Login(
         user=admission.user,
         redirect_url=next_url or reverse("console:board"),

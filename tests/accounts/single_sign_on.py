@@ -6,6 +6,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.test import Client
+from django.urls import reverse
 
 from accounts.models import IdentityProvider, Organization
 from dispatch.core import clock
@@ -26,10 +27,27 @@ def configure(organization: Organization, provider: OpenIdProvider, **fields: An
     )
 
 
+def submit_start(row: IdentityProvider, client: Client, query: str = "") -> None:
+    """Submit the form that allows a sign-in to begin, or the dialog of a trial (`?try=1`)."""
+    if "try" in query:
+        action = reverse("admin:accounts_identityprovider_try_configuration", args=[row.pk])
+        client.post(action, {"_form_submitted": "True"})
+    else:
+        client.post("/account/sso/", {"address": row.organization.slug})
+
+
+def open_provider(row: IdentityProvider, client: Client | None = None, query: str = "") -> Any:
+    """Submit the form, and return the response to the address that it leads to."""
+    client = client or Client()
+    submit_start(row, client, query)
+    return client.get(f"/account/sso/{row.pk}/{query}")
+
+
 def begin(row: IdentityProvider, client: Client, query: str = "") -> str:
     """Begin a sign-in. Return the address of the provider's page."""
-    answer = client.get(f"/account/sso/{row.pk}/{query}")
+    answer = open_provider(row, client, query)
     assert answer.status_code == 302, answer.content.decode()
+    assert "state=" in answer.url, answer.url
     return str(answer.url)
 
 

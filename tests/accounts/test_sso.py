@@ -20,7 +20,7 @@ from dispatch.core.models import Event
 from dispatch.core.privacy.personal_data import DataSubject
 from tests.accounts import second_factor as password
 from tests.accounts.second_factor import Steps, is_signed_in
-from tests.accounts.single_sign_on import configure, sign_in, text_of
+from tests.accounts.single_sign_on import begin, configure, open_provider, sign_in, text_of
 from tests.support import factories as make
 from tests.support.openid_provider import OpenIdProvider
 
@@ -107,7 +107,7 @@ def test_inactive_configuration_signs_nobody_in(acme: Organization, row: Any, id
 def test_provider_that_is_down_gives_a_clear_error(acme: Organization, row: Any, idp: OpenIdProvider) -> None:
     dana = dana_of(acme)
     idp.stop()
-    page = Client().get(f"/account/sso/{row.pk}/")
+    page = open_provider(row)
     assert page.status_code == 403
     assert "is not responding as expected" in page.content.decode()
     assert "Use a password" in page.content.decode()
@@ -118,7 +118,7 @@ def test_provider_that_is_down_gives_a_clear_error(acme: Organization, row: Any,
 def test_refusal_and_cancellation_at_the_provider(row: Any, idp: OpenIdProvider) -> None:
     for error, text in (("access_denied", "You canceled"), ("server_error", "refused the sign-in")):
         client = Client()
-        state = idp.authorize(client.get(f"/account/sso/{row.pk}/").url).partition("state=")[2].partition("&")[0]
+        state = idp.authorize(begin(row, client)).partition("state=")[2].partition("&")[0]
         page = client.get(f"/account/sso/{row.pk}/callback/?error={error}&state={state}")
         assert page.status_code == 403
         assert text in page.content.decode()

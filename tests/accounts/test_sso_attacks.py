@@ -16,11 +16,19 @@ from django.urls import reverse
 from joserfc.jwk import OctKey
 
 from accounts.models import IdentityProvider, Membership, Organization, User
-from accounts.sso import id_tokens
-from dispatch.core import crypto
+from accounts.sso import id_tokens, starts
+from dispatch.core import clock, crypto
 from dispatch.core.models import Event
 from tests.accounts.second_factor import is_signed_in
-from tests.accounts.single_sign_on import begin, come_back, configure, sign_in, text_of
+from tests.accounts.single_sign_on import (
+    begin,
+    come_back,
+    configure,
+    open_provider,
+    sign_in,
+    submit_start,
+    text_of,
+)
 from tests.support import factories as make
 from tests.support.openid_provider import CLIENT_SECRET, OpenIdProvider, signing_keys
 
@@ -106,6 +114,42 @@ def test_each_sign_in_has_a_fresh_state_nonce_and_challenge(row: Any) -> None:
         assert len(values) == 2
         assert all(len(value) >= 16 for value in values)
     assert asked[0]["redirect_uri"][0].endswith(f"/account/sso/{row.pk}/callback/")
+
+
+# --- the beginning --------------------------------------------------------------------------------------------
+
+
+def test_link_on_another_site_begins_no_sign_in(row: Any, idp: OpenIdProvider) -> None:
+    """The provider of Acme answers at once, and would replace the session of a visitor of its page."""
+    vic = make.dispatcher(make.organization("Honest"), "Vic")
+    visitors = make.browser(vic), Client()
+    for client in visitors:
+        answer = client.get(f"/account/sso/{row.pk}/?next=/leads/", headers={"Sec-Fetch-Site": "cross-site"})
+        assert answer.url == "/account/sso/?organization=acme&next=%2Fleads%2F", "the form, which asks"
+        assert client.get(answer.url).context["form"].initial == {"address": "acme"}
+    assert not idp.requests
+    assert visitors[0].get("/api/v1/me/").json()["user"]["email"] == vic.email
+
+
+def test_submitted_form_allows_only_one_sign_in_at_its_provider_for_ten_minutes(
+    row: Any, idp: OpenIdProvider, evil: OpenIdProvider
+) -> None:
+    other = configure(make.organization("Evil"), evil)
+    client = Client()
+    submit_start(row, client)
+    assert client.get(f"/account/sso/{other.pk}/").url.startswith("/account/sso/?organization=")
+    assert is_signed_in(sign_in(row, idp, client))
+    assert client.get(f"/account/sso/{row.pk}/").url.startswith("/account/sso/?organization=")
+    submit_start(row, client)
+    clock.travel(starts.VALID_S)
+    assert client.get(f"/account/sso/{row.pk}/").url.startswith("/account/sso/?organization=")
+
+
+def test_link_on_another_site_begins_no_trial(row: Any, acme: Organization, idp: OpenIdProvider) -> None:
+    boss = make.browser(make.admin(acme))
+    answer = boss.get(f"/account/sso/{row.pk}/?try=1")
+    assert answer.url == reverse("admin:accounts_identityprovider_change", args=[row.pk])
+    assert not idp.requests
 
 
 # --- the ID token ---------------------------------------------------------------------------------------------
@@ -209,7 +253,7 @@ def test_hostile_provider_cannot_pretend_to_be_the_honest_one(
 ) -> None:
     other = configure(make.organization("Evil"), evil)
     evil.discovery = {"issuer": idp.issuer}
-    assert Client().get(f"/account/sso/{other.pk}/").status_code == 403
+    assert open_provider(other).status_code == 403
     evil.discovery = {}
     evil.token_claims = {"iss": idp.issuer}
     assert not is_signed_in(sign_in(other, evil))
@@ -236,7 +280,7 @@ def test_hostile_newcomers_do_not_squat_on_addresses(acme: Organization, evil: O
 )
 def test_endpoints_of_discovery_are_guarded(row: Any, idp: OpenIdProvider, endpoint: str, url: Any) -> None:
     idp.discovery = {endpoint: url}
-    assert Client().get(f"/account/sso/{row.pk}/").status_code == 403
+    assert open_provider(row).status_code == 403
 
 
 @pytest.mark.parametrize(
@@ -269,7 +313,7 @@ def test_provider_that_misbehaves_gets_an_error_page(
     for name, value in misbehavior.items():
         setattr(idp, name, value)
     client = Client()
-    begun = client.get(f"/account/sso/{row.pk}/")
+    begun = open_provider(row, client)
     if begun.status_code == 302:
         begun = come_back(client, idp.authorize(begun.url))
     assert begun.status_code == 403
@@ -301,7 +345,7 @@ def test_private_addresses_and_http_are_refused_in_production(row: Any, acme: Or
         with pytest.raises(ValidationError) as refused:
             row.full_clean()
         assert "issuer" in refused.value.message_dict
-    assert Client().get(f"/account/sso/{row.pk}/").status_code == 403, "the address is checked at every request"
+    assert open_provider(row).status_code == 403, "the address is checked at every request"
 
 
 def test_client_secret_is_encrypted_and_never_shown(row: Any, acme: Organization) -> None:
@@ -441,7 +485,9 @@ def test_trial_of_one_admin_does_not_sign_another_browser_in(
 
 
 def test_sign_ins_are_limited_per_address(row: Any, settings: Any) -> None:
-    settings.SSO_RATE = "3/min"
-    codes = [Client().get(f"/account/sso/{row.pk}/").status_code for _ in range(4)]
+    settings.SSO_RATE = "4/min"
+    client = Client()
+    submit_start(row, client)
+    codes = [client.get(f"/account/sso/{row.pk}/").status_code for _ in range(4)]
     assert codes == [302, 302, 302, 429]
     assert Client().post("/account/sso/", {"address": "acme"}).status_code == 429

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from django.urls import reverse
 from playwright.sync_api import Browser, Page, expect
 
-from accounts.models import Membership
+from accounts.models import IdentityProvider, Membership
 from tests.accounts.single_sign_on import configure
 from tests.e2e.screens import SCREENS
 from tests.support import factories as make
@@ -26,6 +27,17 @@ def idp() -> Iterator[OpenIdProvider]:
 
 def fits(page: Page) -> bool:
     return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def confirm_trial(page: Page, row: IdentityProvider) -> str:
+    """Submit the dialog on the page of the configuration. Return the address to which it leads."""
+    action = reverse("admin:accounts_identityprovider_try_configuration", args=[row.pk])
+    send = """async action => {
+        const token = document.querySelector("[name=csrfmiddlewaretoken]").value;
+        const body = new URLSearchParams({_form_submitted: "True", csrfmiddlewaretoken: token});
+        return (await fetch(action, {method: "POST", body})).headers.get("HX-Redirect");
+    }"""
+    return str(page.evaluate(send, action))
 
 
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
@@ -67,7 +79,7 @@ def test_admin_tries_a_configuration_and_sees_why_it_fails(
     acme = make.organization("Acme Heating", slug="acme")
     row = configure(acme, idp, newcomer_role="dispatcher")
     page = sign_in(make.admin(acme), width=390, path=f"/admin/accounts/identityprovider/{row.pk}/change/")
-    page.goto(f"{app_url}/account/sso/{row.pk}/?try=1")
+    page.goto(f"{app_url}{confirm_trial(page, row)}")
     page.get_by_role("link", name="Sign in as dana@acme.example").click()
     expect(page.get_by_text("would join as Dispatcher")).to_be_visible()
     assert fits(page)
