@@ -22,6 +22,7 @@ from accounts.sso import sessions as sso
 from dispatch.core import clock, crypto
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
+from dispatch.core.web.client_addresses import read_address
 
 BACKEND = "django.contrib.auth.backends.ModelBackend"
 METHODS = {
@@ -61,6 +62,14 @@ class AccountAdapter(DefaultAccountAdapter):
         """Return the steps of a sign-in: the second factor, unless the provider's counts."""
         own = {"allauth.mfa.stages.AuthenticateStage": "accounts.auth.stages.SecondFactorStage"}
         return [own.get(path, path) for path in super().get_login_stages()]
+
+    def get_client_ip(self, request: HttpRequest) -> str:
+        """Return the client's address for limits and the list of sessions, IPv4 also if it is mapped to IPv6.
+
+        django-allauth counts an IPv6 client by its /64 network, and all mapped addresses are in one.
+        """
+        address = read_address(request)
+        return super().get_client_ip(request) if address is None else str(address)
 
     def login(self, request: HttpRequest, user: AbstractBaseUser) -> None:
         login(request, user, backend=BACKEND)  # type: ignore[arg-type]

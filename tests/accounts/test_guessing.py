@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from allauth.usersessions.models import UserSession
 from axes.models import AccessAttempt
 from django.test import Client
 from django.urls import reverse
@@ -57,6 +58,25 @@ def test_guessing_from_a_mapped_address_blocks_only_that_address(limit: int) -> 
     assert answer == 429
     assert sign_in(person.email, address="192.0.2.1") == 429, "the same address"
     assert sign_in(person.email, address="::ffff:192.0.2.2") == 302, "another address"
+
+
+def test_passkey_sign_ins_from_a_mapped_address_block_only_that_address(settings: Any) -> None:
+    """django-allauth counts an IPv6 client by its /64 network, and all mapped addresses are in one."""
+    settings.MFA_RATE_LIMITS = {"webauthn_login": "2/h/ip"}
+    passkey = reverse("mfa_login_webauthn")
+
+    def enter(address: str) -> int:
+        return Client(REMOTE_ADDR=address).post(passkey, {"credential": "{}"}).status_code
+
+    assert [enter("::ffff:192.0.2.1") for _ in range(3)] == [302, 302, 429]
+    assert enter("192.0.2.1") == 429, "the same address"
+    assert enter("::ffff:192.0.2.2") == 302, "another address"
+
+
+def test_session_from_a_mapped_address_is_listed_with_the_ipv4_address() -> None:
+    person = make.dispatcher(make.organization())
+    assert sign_in(person.email, address="::ffff:192.0.2.1") == 302
+    assert UserSession.objects.get(user=person).ip == "192.0.2.1"
 
 
 def test_guessing_one_name_from_many_addresses_does_not_lock_out_the_owner(limit: int) -> None:
