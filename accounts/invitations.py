@@ -17,11 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 import structlog
 from django.conf import settings
 from django.core import mail, signing
-from django.urls import reverse
+from django.urls import Resolver404, resolve, reverse
 from rest_framework.exceptions import Throttled
 
 from accounts.auth.throttling import parse_rate, take_tokens
@@ -170,6 +171,15 @@ def read_invitation(token: str) -> Invitation | None:
     if not is_hash_of(ADDRESS, membership.user.email, claims.get("to", "")):
         return None
     return Invitation(membership, claims["mailed"])
+
+
+def read_invitation_of(url: str) -> Invitation | None:
+    """Return the invitation to whose page the URL leads; None for any other page."""
+    try:
+        match = resolve(urlsplit(url).path)
+    except (Resolver404, ValueError):
+        return None
+    return read_invitation(match.kwargs["token"]) if match.view_name == "join" else None
 
 
 def _send_mail(user: User, subject: str, text: str) -> bool:

@@ -71,7 +71,7 @@ class JoinView(View):
         if not request.user.is_authenticated:
             return redirect_to_login(request.get_full_path(), reverse("admin:login"))
         if sso.is_confined(request):  # another organization's provider does not join for the person
-            return TemplateResponse(request, "sso/confined.html", status=403)
+            return TemplateResponse(request, "sso/confined.html", {"invitation": invitation}, status=403)
         if request.user != invitation.user:
             return self._page(request, invitation, somebody_else=True, status=403)
         details = DetailsForm(invitation, request.POST if request.method == "POST" else None)

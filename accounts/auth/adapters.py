@@ -6,6 +6,7 @@ from typing import Any
 
 from allauth.account import app_settings
 from allauth.account.adapter import DefaultAccountAdapter
+from allauth.account.utils import get_next_redirect_url
 from allauth.mfa.adapter import DefaultMFAAdapter
 from allauth.mfa.models import Authenticator
 from django.conf import settings
@@ -15,6 +16,7 @@ from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.utils.translation import gettext_lazy
 
+from accounts import invitations
 from accounts.auth import devices, second_factor
 from accounts.auth.session_store import SIGNED_IN_AT
 from accounts.models import User
@@ -41,12 +43,18 @@ class AccountAdapter(DefaultAccountAdapter):
     def pre_login(self, request: HttpRequest, user: Any, **kwargs: Any) -> HttpResponse | None:
         """Refuse people without an active membership, as the sign-in form does; a passkey skips that form.
 
-        If they did not sign in at a provider, also refuse those whose organizations require single sign-on.
+        If they did not sign in at a provider, also refuse those whose organizations require single sign-on. The
+        link of another organization's invitation still opens: no provider accepts it for them, and the session
+        reaches nothing else.
         """
         if not (user.is_active and user.is_staff):
             return self.respond_user_inactive(request, user)
         is_by_provider = sso.SESSION_KEY in (kwargs.get("signal_kwargs") or {})
-        if not is_by_provider and (required := sso.required_provider(user)):
+        if is_by_provider or not (required := sso.required_provider(user)):
+            return None
+        target = kwargs.get("redirect_url") or get_next_redirect_url(request) or ""
+        invitation = invitations.read_invitation_of(target)
+        if invitation is None or invitation.user != user:
             return TemplateResponse(request, "sso/required.html", {"provider": required}, status=403)
         return None
 
