@@ -61,7 +61,7 @@ def _is_break_glass(membership: Membership) -> bool:
 
 def missing_step(user: User, session: SessionBase) -> Step | None:
     """Return what this session of the user lacks; None: it may go on."""
-    if session.get(sso.SESSION_KEY, {}).get("second_factor"):
+    if sso.has_second_factor(user, session):
         return None  # the identity provider has verified it
     if user.second_factor_at is not None:
         return None if session.get(SESSION_KEY) == _mark_of(user) else Step.VERIFY

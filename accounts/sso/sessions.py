@@ -19,22 +19,26 @@ from accounts.sso.models import IdentityProvider
 from dispatch.core import clock
 
 # In a session that a provider opened: its {"provider", "issuer", "client", "organization"}, and of the sign-in
-# {"second_factor", "amr", "acr", "at"}.
+# {"second_factor", "amr", "acr", "at"}. "second_factor" was true at the sign-in; `has_second_factor` is true now.
 SESSION_KEY = "sso"
 MAX_CLAIM_LENGTH = 200
+MAX_METHODS = 50
 
 
 def describe_session(provider: IdentityProvider, claims: dict[str, Any]) -> dict[str, Any]:
     """Return what the session stores about how it was opened. It contains no personal data."""
     methods = claims.get("amr")
+    kept = {
+        "amr": [str(each)[:20] for each in methods[:MAX_METHODS]] if isinstance(methods, list) else [],
+        "acr": str(claims.get("acr") or "")[:MAX_CLAIM_LENGTH],
+    }
     return {
         "provider": provider.pk,
         "issuer": provider.issuer,
         "client": provider.client_id,
         "organization": provider.organization_id,
-        "second_factor": satisfies_second_factor(provider, claims),
-        "amr": [str(each)[:20] for each in methods[:10]] if isinstance(methods, list) else [],
-        "acr": str(claims.get("acr") or "")[:MAX_CLAIM_LENGTH],
+        **kept,
+        "second_factor": satisfies_second_factor(provider, kept),
         "at": clock.now().timestamp(),
     }
 
@@ -73,6 +77,15 @@ def _is_reached_by(membership: Membership, opened: dict[str, Any]) -> bool:
         (provider.pk, provider.issuer, provider.client_id, provider.organization_id)
         == (opened["provider"], opened.get("issuer"), opened.get("client"), opened["organization"])
     )
+
+
+def has_second_factor(user: User, session: Any) -> bool:
+    """Return whether a provider opened the session with a second factor, by the provider's present settings."""
+    opened = session.get(SESSION_KEY)
+    if opened is None:
+        return False
+    reached = [row for row in user.active_memberships if _is_reached_by(row, opened)]
+    return any(satisfies_second_factor(row.organization.identity_provider, opened) for row in reached)
 
 
 def provider_of(membership: Membership) -> IdentityProvider | None:

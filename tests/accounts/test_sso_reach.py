@@ -11,6 +11,7 @@ from django.urls import reverse
 
 from accounts import invitations, services
 from accounts.models import IdentityProvider, Membership, Organization, User
+from accounts.sso import services as sso
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from tests.accounts import second_factor as password
@@ -107,3 +108,47 @@ def test_session_of_a_provider_says_how_to_accept_an_invitation(
     assert client.answer.status_code == 403  # type: ignore[attr-defined]
     assert "can't join Theirs for you. Sign out, open the link of the invitation again" in text_of(client)
     assert "second factor" not in text_of(client)
+
+
+# --- changes of the provider's settings -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("before", "claims", "after"),
+    [
+        ({"second_factor": "always"}, {}, {"second_factor": "never"}),
+        ({"second_factor": "always"}, {"amr": ["pwd"]}, {"second_factor": "reported"}),
+        ({"acr_values": "loa1 loa2"}, {"acr": "loa1"}, {"acr_values": "loa2"}),
+    ],
+    ids=["always-never", "always-reported", "acr"],
+)
+def test_stricter_second_factor_of_the_provider_holds_open_sessions_back(
+    row: Any, idp: OpenIdProvider, before: dict[str, str], claims: dict[str, Any], after: dict[str, str]
+) -> None:
+    Organization.objects.update(requires_second_factor=True)
+    sso.save_provider(changed(row, before), list(before), actor=SYSTEM)
+    idp.token_claims = claims
+    client = sign_in(row, idp)
+    assert client.get("/api/v1/me/").status_code == 200
+    sso.save_provider(changed(row, after), list(after), actor=SYSTEM)
+    assert client.get("/api/v1/me/").status_code == 403
+    assert "your identity provider reported none" in client.get("/board/").content.decode()
+    sso.save_provider(changed(row, before), list(before), actor=SYSTEM)
+    assert client.get("/api/v1/me/").status_code == 200, "what the provider reported is stored"
+
+
+def test_own_second_factor_replaces_the_one_of_the_provider_that_no_longer_counts(
+    row: Any, dana: User, idp: OpenIdProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    password.set_up_app(dana, Steps(monkeypatch))
+    IdentityProvider.objects.update(second_factor="always")
+    client = sign_in(row, idp)
+    assert client.get("/board/").status_code == 200
+    IdentityProvider.objects.update(second_factor="never")
+    assert password.held_back(client, password.VERIFY)
+
+
+def changed(row: IdentityProvider, values: dict[str, str]) -> IdentityProvider:
+    for name, value in values.items():
+        setattr(row, name, value)
+    return row
