@@ -420,8 +420,8 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
         dialog={
             "title": _("Reset single sign-on for this person?"),
             "description": _(
-                "The next sign-in links the identity that has their email address. Do this "
-                "only if their identity at the provider was replaced."
+                "Their sessions by single sign-on end, and the next sign-in links the identity that has their "
+                "email address. Do this only if their identity at the provider was replaced."
             ),
         },
     )

@@ -90,6 +90,20 @@ def end_all_sessions(user: User, *, actor: Actor) -> None:
         second_factor.append_event(row, "membership.sessions_ended", actor)
 
 
+def end_provider_sessions(user: User, provider_id: int) -> int:
+    """End the sessions that this identity provider opened for the user. Return how many.
+
+    Their sockets are closed.
+    """
+    count = 0
+    for session in UserSession.objects.filter(user=user):
+        opened = SessionStore(session.session_key).get(sso.SESSION_KEY) or {}
+        if opened.get("provider") == provider_id:
+            session.end()
+            count += 1
+    return count
+
+
 def end_other_sessions(request: HttpRequest, user: User, *, actor: Actor) -> None:
     """End every session of the user except the one of this request."""
     current = request.session.session_key

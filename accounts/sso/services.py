@@ -8,7 +8,8 @@ from allauth.socialaccount.models import SocialAccount
 from django.core.exceptions import ValidationError
 from django.db import transaction
 
-from accounts.models import Membership, Organization
+from accounts.auth import sessions
+from accounts.models import Membership, Organization, User
 from accounts.sso.models import IdentityProvider
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict, Unprocessable
@@ -92,18 +93,21 @@ def record_trial(provider: IdentityProvider, *, actor: Actor) -> None:
 
 
 def unlink_identity(membership: Membership, *, actor: Actor) -> bool:
-    """Delete the link of a member to an identity of the provider. Return whether there was one."""
+    """Delete the link of a member to an identity of the provider. Return whether there was one.
+
+    Sessions that the provider opened end: the former identity may be another person by now.
+    """
     provider = IdentityProvider.objects.of(membership.organization_id).first()
     if provider is None:
         return False
     with transaction.atomic():
-        links = SocialAccount.objects.filter(provider=provider.provider_id, user_id=membership.user_id)
-        count, _ = links.delete()
-        if count:
-            events.append(
-                membership.organization_id, "membership.sso_unlinked", membership.pk, actor=actor,
-                user_id=membership.user_id,
-            )  # fmt: skip
+        user = User.objects.select_for_update(no_key=True).get(pk=membership.user_id)  # as when they sign in
+        count, _ = SocialAccount.objects.filter(provider=provider.provider_id, user=user).delete()
+        kinds = ["membership.sso_unlinked"] if count else []
+        if sessions.end_provider_sessions(user, provider.pk):
+            kinds.append("membership.sessions_ended")
+        for kind in kinds:
+            events.append(membership.organization_id, kind, membership.pk, actor=actor, user_id=user.pk)
     return bool(count)
 
 

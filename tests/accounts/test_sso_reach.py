@@ -14,6 +14,7 @@ from accounts.models import IdentityProvider, Membership, Organization, User
 from accounts.sso import services as sso
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
 from tests.accounts import second_factor as password
 from tests.accounts.second_factor import Steps, is_signed_in
 from tests.accounts.single_sign_on import configure, sign_in, text_of
@@ -146,6 +147,23 @@ def test_own_second_factor_replaces_the_one_of_the_provider_that_no_longer_count
     assert client.get("/board/").status_code == 200
     IdentityProvider.objects.update(second_factor="never")
     assert password.held_back(client, password.VERIFY)
+
+
+def test_reset_of_an_identity_ends_its_sessions_and_no_others(
+    row: Any, acme: Organization, dana: User, idp: OpenIdProvider
+) -> None:
+    """The former identity may be another person, who had the address before."""
+    former, own = sign_in(row, idp), password.sign_in(dana)
+    boss = make.browser(make.admin(acme))
+    url = reverse("admin:accounts_membership_reset_single_sign_on", args=[dana.memberships.get().pk])
+    assert boss.post(url, {"_form_submitted": "True"}).status_code == 200
+    assert former.get("/api/v1/me/").status_code == 401
+    assert own.get("/api/v1/me/").status_code == 200
+    assert boss.get("/api/v1/me/").status_code == 200
+    events = Event.objects.filter(organization_id=acme.pk, kind__startswith="membership.").order_by("pk")
+    assert [event.kind for event in events][-2:] == ["membership.sso_unlinked", "membership.sessions_ended"]
+    idp.claims["sub"] = "0815"
+    assert slugs(sign_in(row, idp)) == ["acme"]
 
 
 def changed(row: IdentityProvider, values: dict[str, str]) -> IdentityProvider:
