@@ -25,11 +25,16 @@ from accounts.models import (
     SecurityMail,
     User,
 )
+from accounts.sso import sessions as sso
 from dispatch.core.events import SYSTEM
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import DataSubject, EventReference, PersonalDataHandler
 
 SIGN_INS = (AccessAttempt, AccessLog)
+LEFT_OUT = (
+    "Sign-ins, sessions, second factors and security emails belong to an account that other organizations share. "
+    "A superuser can export them."
+)
 
 
 def _users_of(person: DataSubject) -> Any:
@@ -47,7 +52,7 @@ def _invitations_of(person: DataSubject) -> Any:
 def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     """Return the account, memberships, created API keys and sign-in records, or the invitation, by table."""
     users = list(_users_of(person))
-    emails, ids = [user.email for user in users], [user.pk for user in users]
+    ids = [user.pk for user in users]
     names = ("id", "email", "name", "phone", "language", "is_active", "created_at", "last_login")
     own = Membership.objects.of(person.organization_id).filter(user_id__in=ids)
     invitations = _invitations_of(person).annotate(email=F("user__email"))  # without user_id, as in the API
@@ -59,25 +64,12 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
             ApiKey.objects.of(person.organization_id).filter(created_by__in=ids), "id", "name", "created_at"
         ),
     }
-    for model in SIGN_INS:
-        signed_in = model.objects.filter(username__in=emails)
-        tables[model._meta.model_name or ""] = personal_data.as_rows(
-            signed_in, "id", "username", "ip_address", "user_agent", "attempt_time"
-        )
-    tables["sessions"] = personal_data.as_rows(
-        UserSession.objects.filter(user__in=ids), "id", "created_at", "last_seen_at", "ip", "user_agent"
-    )
+    tables |= _account_rows(users, person)
     provider = IdentityProvider.objects.of(person.organization_id).only("pk").first()
     links = SocialAccount.objects.filter(user__in=ids, provider=provider.provider_id if provider else "")
     tables["single_sign_on"] = personal_data.as_rows(links, "id", "provider", "uid", "date_joined", "last_login")
-    tables["security_mails"] = personal_data.as_rows(
-        SecurityMail.objects.filter(user__in=ids), "id", "kind", "data", "created_at"
-    )
     tables["report_subscriptions"] = personal_data.as_rows(
         ReportSubscription.objects.of(person.organization_id).filter(membership__user__in=ids)
-    )
-    tables["second_factors"] = personal_data.as_rows(
-        Authenticator.objects.filter(user__in=ids), "id", "type", "created_at", "last_used_at"
     )
     own_views = SavedView.objects.of(person.organization_id).filter(Q(owner__in=ids) | Q(shared_by__in=ids))
     tables["saved_views"] = personal_data.as_rows(own_views, "id", "name", "query", "created_at")
@@ -85,6 +77,32 @@ def rows(person: DataSubject) -> dict[str, list[dict[str, Any]]]:
     tables["handover_notes"] = personal_data.as_rows(notes.filter(author__in=ids), "id", "text", "written_at")
     readings = HandoverReading.objects.filter(note__in=notes, reader__in=ids)
     tables["handover_notes_read"] = personal_data.as_rows(readings, "id", "note_id", "read_at")
+    return tables
+
+
+def _account_rows(users: list[User], person: DataSubject) -> dict[str, list[dict[str, Any]]]:
+    """Return what belongs to the accounts as a whole: how and from where they sign in.
+
+    An organization does not get that of a shared account, which also works elsewhere. `left_out` says so.
+    """
+    own = [user for user in users if person.is_whole_account or not sso.is_shared(user)]
+    tables = {
+        model._meta.model_name or "": personal_data.as_rows(
+            model.objects.filter(username__in=[user.email for user in own]),
+            "id", "username", "ip_address", "user_agent", "attempt_time",
+        )
+        for model in SIGN_INS
+    }  # fmt: skip
+    tables["sessions"] = personal_data.as_rows(
+        UserSession.objects.filter(user__in=own), "id", "created_at", "last_seen_at", "ip", "user_agent"
+    )
+    tables["security_mails"] = personal_data.as_rows(
+        SecurityMail.objects.filter(user__in=own), "id", "kind", "data", "created_at"
+    )
+    tables["second_factors"] = personal_data.as_rows(
+        Authenticator.objects.filter(user__in=own), "id", "type", "created_at", "last_used_at"
+    )
+    tables["left_out"] = [{"user": user.pk, "reason": LEFT_OUT} for user in users if user not in own]
     return tables
 
 

@@ -8,6 +8,7 @@ from datetime import time
 from typing import Any
 
 import pytest
+from allauth.mfa.models import Authenticator
 from allauth.socialaccount.models import SocialAccount
 from allauth.usersessions.models import UserSession
 from django.contrib.sessions.models import Session
@@ -17,7 +18,7 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts import services
-from accounts.models import IdentityProvider, User
+from accounts.models import IdentityProvider, SecurityMail, User
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
@@ -262,6 +263,40 @@ def test_export_of_a_shared_user_names_nothing_of_the_other_organization(ours):
     keys, links = ([row[name] for row in found[table]] for table, name in OWNED_BY_USERS)
     assert ("Our ERP" in keys, "Their ERP" in keys) == (True, False)
     assert ("ours" in links, "theirs" in links) == (True, False)
+
+
+ACCOUNT_TABLES = {"accesslog", "accessattempt", "sessions", "security_mails", "second_factors"}
+
+
+def test_export_of_a_shared_user_leaves_out_where_they_sign_in(ours):
+    """The sessions may be of their work for the other organization."""
+    user = ours.dispatcher
+    sign_in(user)
+    sign_in(user, password="a guess")
+    Authenticator.objects.create(user=user, type=Authenticator.Type.WEBAUTHN, data={})
+    SecurityMail.objects.create(user=user, kind="webauthn_added")
+
+    def exported(by: Any) -> dict[str, Any]:
+        form = {"user": user.email, "what": "export"}
+        answer = make.browser(by).post(reverse("personal_data"), form)
+        found: dict[str, Any] = json.loads(answer.content)
+        return found
+
+    found = exported(ours.admin)
+    assert (found.keys() >= ACCOUNT_TABLES, "left_out" in found) == (True, False)
+    make.organization().memberships.create(user=user, is_active=False, joined_at=None)
+    assert exported(ours.admin).keys() >= ACCOUNT_TABLES, "an invitation shares nothing"
+    make.organization().memberships.create(user=user)
+    found = exported(ours.admin)
+    assert not found.keys() & ACCOUNT_TABLES
+    assert found["left_out"][0]["user"] == user.pk
+    assert "A superuser can export them." in found["left_out"][0]["reason"]
+    assert {"users", "memberships"} <= found.keys()
+    found = json.loads(run("export", "--organization", ours.organization.slug, "--user", user.email))
+    assert (found.keys() >= ACCOUNT_TABLES, "left_out" in found) == (True, False)
+    root = make.user("Root", is_superuser=True)
+    ours.organization.memberships.create(user=root, role="admin")
+    assert exported(root).keys() >= ACCOUNT_TABLES
 
 
 def test_another_organization_s_rows_are_not_seen_and_not_touched(ours, theirs):

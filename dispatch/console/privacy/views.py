@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from django import forms
@@ -80,6 +81,7 @@ def page(request: Any) -> HttpResponseBase:
 
 
 def _download(person: personal_data.DataSubject, request: Any) -> HttpResponse:
+    person = replace(person, is_whole_account=request.user.is_superuser)
     data = personal_data.export_person(person, actor=tenancy.actor_of(request.user))
     answer = HttpResponse(json.dumps(data, indent=2), content_type="application/json")
     answer["Content-Disposition"] = 'attachment; filename="personal-data.json"'

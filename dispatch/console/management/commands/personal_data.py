@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,7 @@ class Command(BaseCommand):
             self._erase(person, asked=not options["yes"])
 
     def _export(self, person: personal_data.DataSubject, output: str) -> None:
+        person = replace(person, is_whole_account=True)
         text = json.dumps(personal_data.export_person(person, actor=OPERATOR), indent=2)
         if output == "-":
             self.stdout.write(text)
