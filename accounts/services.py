@@ -177,13 +177,12 @@ def change_limits(row: OrganizationLimits, *, actor: Actor) -> None:
 
 
 def set_duty(membership_id: int, on_duty: bool, *, actor: Actor) -> Membership:
-    """Put a member on or off duty and set `duty_changed_at`. Does nothing if the state is unchanged."""
+    """Put a member on or off duty and set `duty_changed_at`. Does nothing if the state is unchanged.
+
+    Raises Conflict if the member was removed meanwhile.
+    """
     with transaction.atomic():
-        membership = (
-            Membership.objects.select_for_update(no_key=True, of=("self",))
-            .select_related("user")
-            .get(pk=membership_id)
-        )
+        membership = _lock_member(membership_id)
         if membership.on_duty != on_duty:
             membership.on_duty, membership.duty_changed_at = on_duty, clock.now()
             membership.save(update_fields=["on_duty", "duty_changed_at"])
@@ -276,12 +275,21 @@ def add_member(
     return membership, is_new
 
 
-def join_organization(invitation: Invitation, *, name: str, phone: str) -> Membership:
-    """Make the invitee a member with the name and phone (E.164, or empty) they confirmed. Idempotent."""
+def join_organization(invitation: Invitation, *, name: str, phone: str, password: str | None = None) -> Membership:
+    """Make the invitee a member with the name and phone (E.164, or empty) they confirmed.
+
+    `password`: what they chose, if the link may set one. Idempotent without it. Raises Conflict if the invitation
+    was withdrawn meanwhile, or with a password if the link may no longer set one.
+    """
     with transaction.atomic():
         # In the order of a join by single sign-on.
-        user = User.objects.select_for_update(no_key=True).get(pk=invitation.membership.user_id)
-        membership = Membership.objects.select_for_update(no_key=True).get(pk=invitation.membership.pk)
+        user = User.objects.select_for_update(no_key=True).filter(pk=invitation.membership.user_id).first()
+        members = Membership.objects.select_for_update(no_key=True)
+        membership = members.filter(pk=invitation.membership.pk, user=user).first()
+        if user is None or membership is None:
+            raise _invitation_ended()
+        if password is not None:
+            _set_first_password(Invitation(membership, invitation.mailed), user, password)
         if membership.joined_at is None:
             if user.name != name:
                 user.name = name
@@ -298,6 +306,19 @@ def join_organization(invitation: Invitation, *, name: str, phone: str) -> Membe
                     _end_unproved_access(user, actor=actor)
             _append_event(membership, "membership.joined", actor)
     return membership
+
+
+def _set_first_password(invitation: Invitation, user: User, password: str) -> None:
+    """Set the password of the locked user, unless this or another invitation has given them access meanwhile."""
+    invitation.membership.user = user
+    if invitation.membership.joined_at is not None or not invitation.may_set_password:
+        raise _invitation_ended()
+    user.set_password(password)
+    user.save(update_fields=["password"])
+
+
+def _invitation_ended() -> Conflict:
+    return Conflict(gettext("This invitation was accepted or withdrawn meanwhile."), code="invitation_ended")
 
 
 def _end_unproved_access(user: User, *, actor: Actor) -> None:
@@ -323,14 +344,16 @@ def change_member(
     """Change a member's role or alert order, or activate or deactivate the membership.
 
     Deactivation also takes the member off duty. Somebody who is no longer an active admin loses the API keys that
-    they created. Raises LastAdmin and BreakGlassOwner.
+    they created. Raises LastAdmin and BreakGlassOwner, and Conflict if the member was removed meanwhile.
     """
     with transaction.atomic():
-        organization_id = Membership.objects.values_list("organization_id", flat=True).get(pk=membership_id)
+        found = Membership.objects.filter(pk=membership_id).first()
+        if found is None:
+            raise _member_removed()
+        organization_id = found.organization_id
         # Serialize changes of members: two of them could otherwise each see the other as the remaining admin.
         Organization.objects.select_for_update(no_key=True).get(pk=organization_id)
-        rows = Membership.objects.select_for_update(no_key=True, of=("self",)).select_related("user")
-        membership = rows.get(pk=membership_id)
+        membership = _lock_member(membership_id)
         if is_active and membership.joined_at is None:
             raise Conflict(gettext("This person hasn't accepted the invitation yet."), code="not_joined")
         before = (membership.role, membership.is_active)
@@ -360,8 +383,21 @@ def change_member(
     return membership
 
 
+def _lock_member(membership_id: int) -> Membership:
+    """Return the locked membership. Raises Conflict if it was removed meanwhile."""
+    rows = Membership.objects.select_for_update(no_key=True, of=("self",)).select_related("user")
+    membership = rows.filter(pk=membership_id).first()
+    if membership is None:
+        raise _member_removed()
+    return membership
+
+
+def _member_removed() -> Conflict:
+    return Conflict(gettext("This person was removed meanwhile."), code="removed")
+
+
 def remove_member(membership_id: int, *, actor: Actor) -> None:
-    """End a membership permanently. The User remains. Raises LastAdmin and BreakGlassOwner."""
+    """End a membership permanently. The User remains. Raises LastAdmin, BreakGlassOwner and Conflict."""
     with transaction.atomic():
         membership = change_member(membership_id, actor=actor, is_active=False)
         _append_event(membership, "membership.removed", actor)

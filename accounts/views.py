@@ -7,7 +7,6 @@ from django.conf import settings
 from django.contrib import admin
 from django.contrib.auth.forms import SetPasswordForm
 from django.contrib.auth.views import PasswordResetConfirmView, redirect_to_login
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse, reverse_lazy
@@ -20,6 +19,7 @@ from accounts.invitations import Invitation
 from accounts.models import User
 from accounts.phone_inputs import PhoneInput, use_region
 from accounts.sso import sessions as sso
+from dispatch.core.api.problems import Conflict
 
 
 def admin_context(request: HttpRequest) -> dict[str, Any]:
@@ -77,18 +77,23 @@ class JoinView(View):
         details = DetailsForm(invitation, request.POST if request.method == "POST" else None)
         if not details.is_valid():
             return self._page(request, invitation, details=details)
-        services.join_organization(invitation, **details.confirmed)
-        return HttpResponseRedirect("/")
+        return self._join(request, invitation, "/", **details.confirmed)
 
     def _with_password(self, request: HttpRequest, invitation: Invitation) -> HttpResponse:
         given = request.POST if request.method == "POST" else None
         form, details = SetPasswordForm(invitation.user, given), DetailsForm(invitation, given)
         if not (form.is_valid() & details.is_valid()):  # run both, so that both show their errors
             return self._page(request, invitation, form=form, details=details)
-        with transaction.atomic():
-            form.save()
-            services.join_organization(invitation, **details.confirmed)
-        return HttpResponseRedirect(reverse("admin:login"))
+        password = form.cleaned_data["new_password1"]
+        return self._join(request, invitation, reverse("admin:login"), password=password, **details.confirmed)
+
+    def _join(self, request: HttpRequest, invitation: Invitation, target: str, **confirmed: str) -> HttpResponse:
+        """Join and go to `target`, or open the link again if the invitation changed meanwhile."""
+        try:
+            services.join_organization(invitation, **confirmed)
+        except Conflict:
+            return HttpResponseRedirect(request.path)
+        return HttpResponseRedirect(target)
 
     def _page(
         self, request: HttpRequest, invitation: Invitation | None, status: int = 200, **more: Any

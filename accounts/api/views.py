@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.db.models import QuerySet
+from django.shortcuts import get_object_or_404
 from drf_spectacular.utils import extend_schema
 from rest_framework import mixins, status
 from rest_framework.decorators import action
@@ -173,7 +174,7 @@ class MemberViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizati
         return self._invited(member, invitations.send_invitation_again(member), status.HTTP_200_OK)
 
     def _invited(self, member: Membership, sent: invitations.InvitationResult, code: int) -> Response:
-        shown = self.get_queryset().get(pk=member.pk)
+        shown = get_object_or_404(self.get_queryset(), pk=member.pk)  # it may be removed meanwhile
         answer = {**self.get_serializer(shown).data, "mailed": sent.mailed, "invitation_url": sent.link}
         return Response(answer, status=code, headers={"Cache-Control": "no-store"})
 
