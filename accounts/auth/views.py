@@ -26,15 +26,13 @@ from unfold.forms import AuthenticationForm
 from accounts import services
 from accounts.auth import sessions
 from accounts.auth.adapters import MFAAdapter
+from accounts.auth.passwords import MAX_PASSWORD_LENGTH
 from accounts.auth.user_agents import describe_user_agent
 from accounts.models import ApiKey, User
 from accounts.tenancy import user_of
 from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
-
-MAX_PASSWORD_LENGTH = 4096
-
 
 # A text of the admin theme's sign-in page, which the theme does not translate.
 THEME_TEXTS = (mark("Welcome back to"),)

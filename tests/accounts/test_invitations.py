@@ -385,6 +385,28 @@ def test_password_link_ends_when_the_account_gains_access(organization, admin, c
     assert Client().get(link[0]).status_code == 200, "it still opens the form"
 
 
+@pytest.mark.parametrize("page", ["join", "set-password"])
+def test_password_that_sign_in_would_refuse_cannot_be_chosen(organization, admin, page):
+    client = Client()
+    if page == "join":
+        link, email = handed(invite(admin, "new@example.com")), "new@example.com"
+    else:
+        person = make.dispatcher(organization)
+        link, email = client.get(services.password_path(person)).url, person.email  # type: ignore[attr-defined]
+
+    def choose(password: str) -> Any:
+        return client.post(
+            link, {"name": "Nat", "phone": "", "new_password1": password, "new_password2": password}
+        )
+
+    longest = ("correct horse " * 300)[:4096]
+    refused = choose(f"{longest}!")
+    assert refused.status_code == 200
+    assert "Enter at most 4096 characters." in refused.content.decode()
+    assert choose(longest).status_code == 302
+    assert sign_in(email, longest).status_code == 302
+
+
 def test_an_invitation_does_not_reveal_whether_the_address_has_an_account(organization, admin, mailing):
     known = make.dispatcher(make.organization())
     api = Api(user=admin)
