@@ -22,7 +22,7 @@ from accounts.models import ApiKey, IdentityProvider, Membership, Organization, 
 from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict, Unprocessable
 from dispatch.core.events import Actor
-from dispatch.core.languages import gettext
+from dispatch.core.languages import gettext, mark
 
 _on_time_zone_change: list[Callable[[int], None]] = []
 _on_member_left: list[Callable[[int, int, Actor], None]] = []
@@ -31,14 +31,16 @@ _on_member_left: list[Callable[[int, int, Actor], None]] = []
 class LastAdmin(Unprocessable):
     """422: the change would leave the organization without an admin."""
 
-    default_detail = "This is the organization's last active admin. Make someone else an admin first."
+    default_detail = mark("This is the organization's last active admin. Make someone else an admin first.")
     default_code = "last_admin"
 
 
 class BreakGlassOwner(Unprocessable):
     """422: the change would leave nobody who can sign in while the organization's identity provider is down."""
 
-    default_detail = "This person is the break-glass owner of the single sign-on. Choose another one there first."
+    default_detail = mark(
+        "This person is the break-glass owner of the single sign-on. Choose another one there first."
+    )
     default_code = "break_glass_owner"
 
 

@@ -48,6 +48,7 @@ MODULES = (
     "accounts/limits.py",
     "accounts/saved_views/*.py",
     "dispatch/capacity/admin.py",
+    "dispatch/capacity/rules.py",
     "dispatch/console/**/*.py",
     "accounts/sso/*.py",
     "dispatch/*/models.py",
@@ -83,6 +84,8 @@ REFUSALS = frozenset(
         "_refuse", "add_error", "raise_illegal_transition", "with_note",
     }
 )  # fmt: skip
+# Names of dictionaries whose values are errors of fields.
+ERRORS = frozenset({"errors", "problems"})
 MESSAGES = frozenset({"success", "warning", "error", "info"})
 MARKS = frozenset({"_", "gettext", "ngettext", "mark", "mark_stored", "gettext_lazy"})
 # Names, units, keys and examples, which no language changes.
@@ -181,9 +184,24 @@ def unmarked_in_script(source: str) -> list[str]:
 
 def unmarked_in_module(source: str) -> list[str]:
     """Return the texts of refusals and messages of a module that stand outside `gettext`, `mark` and their kin."""
-    calls = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and _is_refusal(node))
-    given = (part for call in calls for part in [*call.args, *(one.value for one in call.keywords if not one.arg)])
+    given = (part for node in ast.walk(ast.parse(source)) for part in _parts_of(node))
     return [text for part in given for text in _literals(part) if _TEXT.match(text) or " " in text.strip()]
+
+
+def _parts_of(node: ast.AST) -> list[ast.expr]:
+    """Return the expressions of a node that people read: of a refusal, a message, or an error of a field."""
+    if isinstance(node, ast.Call) and _is_refusal(node):
+        return [*node.args, *(one.value for one in node.keywords if not one.arg)]
+    if isinstance(node, ast.Assign) and any(map(_is_error, node.targets)):
+        return [node.value]
+    return []
+
+
+def _is_error(target: ast.expr) -> bool:
+    """Return whether the target is the text of a refusal's class, or an entry of the errors of a form or model."""
+    if isinstance(target, ast.Subscript):
+        return isinstance(target.value, ast.Name) and target.value.id in ERRORS
+    return isinstance(target, ast.Name) and target.id == "default_detail"
 
 
 def _is_refusal(call: ast.Call) -> bool:

@@ -115,15 +115,19 @@ class IdentityProvider(OwnedModel):
     def clean(self) -> None:
         errors: dict[str, Any] = {}
         if foreign := sorted(set(self.verified_domains or []) - set(self.allowed_domains or [])):
-            errors["verified_domains"] = f"Not among the allowed domains: {', '.join(foreign)}."
+            errors["verified_domains"] = gettext("Not among the allowed domains: {domains}.").format(
+                domains=", ".join(foreign)
+            )
         if self.is_required and self.break_glass_id is None:
-            errors["break_glass"] = "Choose who can still sign in if the provider is down."
+            errors["break_glass"] = gettext("Choose who can still sign in if the provider is down.")
         if self.break_glass_id is not None and not self._is_admin(self.break_glass_id):
-            errors["break_glass"] = "Must be an active Admin of this organization."
+            errors["break_glass"] = gettext("Must be an active Admin of this organization.")
         elif self.break_glass is not None and not self.break_glass.has_usable_password():
-            errors["break_glass"] = "This person has no password yet. Send them a link for setting one first."
+            errors["break_glass"] = gettext(
+                "This person has no password yet. Send them a link for setting one first."
+            )
         if self.is_required and self.tried_at is None:
-            errors["is_required"] = "Save the configuration without this, and try it first."
+            errors["is_required"] = gettext("Save the configuration without this, and try it first.")
         if errors:
             raise ValidationError(errors)
 

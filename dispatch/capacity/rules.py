@@ -92,12 +92,14 @@ def account_problems(
     if problem := account_id_problem(provider, account_sid):
         problems["account_sid"] = problem
     if provider == "twilio" and api_key_sid and not _TWILIO_KEY.fullmatch(api_key_sid):
-        problems["api_key_sid"] = "Not the SID of a Twilio API key, which is SK followed by 32 hexadecimal digits."
+        problems["api_key_sid"] = gettext(
+            "Not the SID of a Twilio API key, which is SK followed by 32 hexadecimal digits."
+        )
     elif api_key_sid and not has_secret:
-        problems["api_key_sid"] = "Enter the secret of this API key, too."
+        problems["api_key_sid"] = gettext("Enter the secret of this API key, too.")
     for name, value in (("region", region), ("edge", edge)):
         if value and not _PART_OF_HOST.fullmatch(value):
-            problems[name] = "Use lower-case letters, digits and hyphens."
+            problems[name] = gettext("Use lower-case letters, digits and hyphens.")
     if region and not edge and "region" not in problems:
-        problems["edge"] = "Enter the edge of this region, such as dublin for ie1 or sydney for au1."
+        problems["edge"] = gettext("Enter the edge of this region, such as dublin for ie1 or sydney for au1.")
     return problems

@@ -139,7 +139,7 @@ def _quiet_problems(edited: DispatchPolicy, own: Any) -> dict[str, str]:
     rows = [row for row in (edited, own.filter(service_type=None).first()) if row is not None]
     quiet = QuietHours.of([{name: getattr(row, name) for name in QUIET_FIELDS} for row in rows])
     if quiet.quiet_from == quiet.quiet_until:
-        return {"quiet_until": "Must differ from the beginning of the quiet hours."}
+        return {"quiet_until": _("Must differ from the beginning of the quiet hours.")}
     return {}
 
 
@@ -156,7 +156,9 @@ def _problems_below(policy: DispatchPolicy, above: list[dict[str, Any]]) -> dict
     for row in below.select_related("service_type"):
         effective = effective_policy([_values(row), *above], settings.DISPATCH_POLICY_DEFAULTS)
         for field, text in policy_problems(effective).items():
-            problems.setdefault(field, f"For {row.service_type}: {text}")
+            problems.setdefault(
+                field, _("For {service}: {problem}").format(service=row.service_type, problem=text)
+            )
     return problems
 
 

@@ -15,7 +15,7 @@ from django.contrib.admin.models import LogEntry
 from django.db.models import Model
 from django.urls import reverse
 
-from accounts.models import User
+from accounts.models import IdentityProvider, User
 from dispatch.core.models import Event
 from dispatch.jobs.models import DispatchPolicy
 from dispatch.technicians.models import Skill, Technician
@@ -140,3 +140,20 @@ def test_names_are_stored_in_english_and_histories_are_in_spanish(ours: Tenant):
     texts = " ".join(texts_of(client.get(history).content.decode()))
     assert "Se cambió cambios: rondas 3" in texts
     assert "Modificado Rondas." in texts
+
+
+def test_refusals_of_accounts_are_in_spanish(ours: Tenant):
+    User.objects.filter(pk=ours.admin.pk).update(language="es")
+    client, of = make.browser(ours.admin), {"organization": ours.organization.pk}
+    IdentityProvider.objects.filter(**of).delete()
+    own = reverse("admin:accounts_membership_change", args=[ours.admin.memberships.get().pk])
+    answer = client.post(own, {**of, "role": "dispatcher", "is_active": "on", "alert_order": 100}, follow=True)
+    assert "Es el último administrador activo de la organización." in answer.content.decode()
+    provider = {"issuer": "https://login.example.com", "client_id": "dispatch", "secret": "s", **of}
+    answer = client.post(
+        reverse("admin:accounts_identityprovider_add"),
+        {**provider, "is_required": "on", "allowed_domains": "acme.example", "second_factor": "always"},
+    )
+    page = answer.content.decode()
+    assert "Elija quién puede iniciar sesión si el proveedor no funciona." in page
+    assert "Antes, guarde la configuración sin esto y pruébela." in page

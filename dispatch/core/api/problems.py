@@ -92,8 +92,11 @@ class Unprocessable(exceptions.APIException):
     """422: the request is well formed, but not possible. `code` gives the reason for programs."""
 
     status_code = status.HTTP_422_UNPROCESSABLE_ENTITY
-    default_detail = "This action isn't possible."
+    default_detail = mark("This action isn't possible.")
     default_code = "unprocessable"
+
+    def __init__(self, detail: Any = None, code: str | None = None) -> None:
+        super().__init__(_(str(self.default_detail)) if detail is None else detail, code)
 
 
 class LimitReached(Unprocessable):
@@ -102,7 +105,7 @@ class LimitReached(Unprocessable):
     `limit` is a member of the problem: {"name", "limit", "used"}.
     """
 
-    default_detail = "Your organization has reached a limit."
+    default_detail = mark("Your organization has reached a limit.")
     default_code = "limit_reached"
 
     def __init__(self, detail: str, *, limit: dict[str, Any]) -> None:

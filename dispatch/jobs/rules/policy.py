@@ -4,6 +4,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from dispatch.core.languages import gettext as _
+
 
 @dataclass(frozen=True)
 class CascadePolicy:
@@ -101,20 +103,18 @@ def policy_problems(policy: CascadePolicy) -> dict[str, str]:
     """Return the contradictions in a policy: field → message. Empty if the policy is valid."""
     problems = {}
     if policy.ring_timeout_s >= policy.answer_timeout_s:
-        problems["ring_timeout_s"] = (
-            f"Ring time ({policy.ring_timeout_s} s) must be shorter than the delay between attempts "
-            f"({policy.answer_timeout_s} s)."
-        )
+        problems["ring_timeout_s"] = _(
+            "Ring time ({ring} s) must be shorter than the delay between attempts ({delay} s)."
+        ).format(ring=policy.ring_timeout_s, delay=policy.answer_timeout_s)
     if policy.offer_by_text and not policy.missed_call_grace_s:
-        problems["missed_call_grace_s"] = (
+        problems["missed_call_grace_s"] = _(
             "Must be above 0 if offers are also sent by text. Otherwise nobody can answer the text after a missed "
             "call. Try 60 seconds."
         )
     if policy.radius_growth and policy.max_radius_m < policy.radius_m:
-        problems["max_radius_m"] = (
-            f"Must be at least the radius ({policy.radius_m} m), because each round widens it by "
-            f"{policy.radius_growth} %."
-        )
+        problems["max_radius_m"] = _(
+            "Must be at least the radius ({radius} m), because each round widens it by {growth} %."
+        ).format(radius=policy.radius_m, growth=policy.radius_growth)
     if policy.weight_distance == policy.weight_workload == policy.weight_rest == 0:
-        problems["weight_distance"] = "Set at least one weight above 0, or the order is undefined."
+        problems["weight_distance"] = _("Set at least one weight above 0, or the order is undefined.")
     return problems

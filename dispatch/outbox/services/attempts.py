@@ -295,12 +295,12 @@ def _endpoints(rows: Sequence[_Row]) -> tuple[dict[int, Endpoint], dict[int, str
     """Return the endpoints of these rows by id, and the errors of those that cannot be read."""
     wanted = {row.endpoint_id: row.endpoint_version for row in rows if row.endpoint_id}
     missing = [key for key, version in wanted.items() if key not in _known or _known[key][0] != version]
-    problems: dict[int, str] = {}
+    unreadable: dict[int, str] = {}
     for key in missing:  # one at a time: an endpoint that cannot be decrypted must not affect the others
         try:
             _known[key] = (wanted[key], Endpoint.objects.get(pk=key))
         except (ImproperlyConfigured, ValueError, Endpoint.DoesNotExist) as error:
             _known.pop(key, None)
-            problems[key] = f"The endpoint's secret or headers cannot be read: {error}"
+            unreadable[key] = f"The endpoint's secret or headers cannot be read: {error}"
             log.error("endpoint_unreadable", endpoint=key, error=str(error))
-    return {key: _known[key][1] for key in wanted if key not in problems}, problems
+    return {key: _known[key][1] for key in wanted if key not in unreadable}, unreadable

@@ -107,20 +107,22 @@ def _complete_oauth(endpoint: Endpoint | None, changed: dict[str, Any]) -> dict[
     if not _value(endpoint, changed, "oauth_token_url"):
         given = [name for name in ("oauth_client_id", "oauth_client_secret") if changed.get(name)]
         if given and not (endpoint and endpoint.oauth_token_url):
-            return {"oauth_token_url": "Enter the token URL, too."}
+            return {"oauth_token_url": _("Enter the token URL, too.")}
         if endpoint and endpoint.oauth_token_url:
             auth = Endpoint.ClientAuth.BASIC
             changed |= {**dict.fromkeys(OAUTH_FIELDS, ""), "oauth_client_auth": auth}
         return {}
     errors = {}
     if not _value(endpoint, changed, "oauth_client_id"):
-        errors["oauth_client_id"] = "Enter the client ID."
+        errors["oauth_client_id"] = _("Enter the client ID.")
     before = endpoint.oauth_token_url if endpoint else ""
     is_moved = bool(before) and changed.get("oauth_token_url", before) != before
     if not (changed.get("oauth_client_secret") if is_moved else _value(endpoint, changed, "oauth_client_secret")):
-        errors["oauth_client_secret"] = "Enter the client secret" + (" for this token URL." if is_moved else ".")
+        errors["oauth_client_secret"] = (
+            _("Enter the client secret for this token URL.") if is_moved else _("Enter the client secret.")
+        )
     if any(str(name).lower() == "authorization" for name in _value(endpoint, changed, "headers") or {}):
-        text = "The endpoint has an Authorization header. Remove it, or leave this empty."
+        text = _("The endpoint has an Authorization header. Remove it, or leave this empty.")
         errors |= {"oauth_token_url": text}
     return errors
 
