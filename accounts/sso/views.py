@@ -56,19 +56,23 @@ class StartForm(forms.Form):
     def clean_address(self) -> str:
         """Find the provider by the slug of the organization, or by an email address of a verified domain.
 
-        Whether the person has an account is not disclosed.
+        Both are found in upper or lower case. Whether the person has an account is not disclosed.
         """
-        address: str = self.cleaned_data["address"].strip().lower()
-        domain = address.rpartition("@")[2]
+        address: str = self.cleaned_data["address"].strip()
         active = usable_providers()
         if "@" in address:
+            domain = address.lower().rpartition("@")[2]
             found = list(active.filter(verified_domains__contains=[domain])[:2])
+            ambiguous = _("Several organizations use this domain. Enter your organization's short name.")
         else:
             found = list(active.filter(organization__slug=address))
-        if len(found) > 1:
-            raise forms.ValidationError(
-                _("Several organizations use this domain. Enter your organization's short name.")
+            found = found or list(active.filter(organization__slug__iexact=address)[:2])
+            ambiguous = _(
+                "Several organizations have this short name. Enter it with the same upper-case and lower-case "
+                "letters."
             )
+        if len(found) > 1:
+            raise forms.ValidationError(ambiguous)
         if not found:
             raise forms.ValidationError(
                 _("There is no single sign-on for this entry. Check it, or sign in with your password.")

@@ -89,6 +89,19 @@ def test_start_page_forwards_by_email_and_by_address(row: Any) -> None:
     assert "evil" not in evil.content.decode()
 
 
+def test_short_name_is_found_in_upper_or_lower_case(row: Any, acme: Organization, idp: OpenIdProvider) -> None:
+    Organization.objects.update(slug="Acme-1")
+    for address in ("Acme-1", "acme-1", " ACME-1 "):
+        page = Client().post("/account/sso/", {"address": address})
+        assert f"/account/sso/{row.pk}/" in page.content.decode(), address
+    other = configure(make.organization("Other", slug="acme-1"), idp)
+    for address, found in (("Acme-1", row), ("acme-1", other)):
+        assert f"/account/sso/{found.pk}/" in Client().post("/account/sso/", {"address": address}).content.decode()
+    page = Client().post("/account/sso/", {"address": "ACME-1"})
+    assert page.status_code == 422
+    assert "Several organizations have this short name." in page.content.decode()
+
+
 def test_an_unverified_domain_does_not_forward_its_people(row: Any) -> None:
     IdentityProvider.objects.update(verified_domains=[])
     assert Client().post("/account/sso/", {"address": "dana@acme.example"}).status_code == 422
