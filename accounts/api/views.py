@@ -211,7 +211,8 @@ class ApiKeyViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizati
         key, whole = services.create_api_key(
             request.organization, **fields, created_by=person, actor=request.actor
         )
-        return Response({**self.get_serializer(key).data, "key": whole}, status=status.HTTP_201_CREATED)
+        answer = {**self.get_serializer(key).data, "key": whole}
+        return Response(answer, status=status.HTTP_201_CREATED, headers={"Cache-Control": "no-store"})
 
     @extend_schema(request=None, responses=ApiKeySerializer)
     @action(detail=True, methods=["post"])

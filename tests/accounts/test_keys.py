@@ -22,6 +22,7 @@ def test_a_key_is_shown_once_and_only_its_hash_is_kept():
     organization = make.organization()
     api = Api(user=make.admin(organization))
     made = api.post("api-keys/", {"name": "Website", "scopes": ["submissions:write", "read"]})
+    assert made["Cache-Control"] == "no-store"
     assert made.status_code == 201
     whole = made.json()["key"]
     assert whole.startswith(f"dk_{made.json()['prefix']}_")
