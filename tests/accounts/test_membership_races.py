@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from django.conf import settings
 from django.db import transaction
 from django.test import Client
 from django.urls import reverse
@@ -37,9 +38,9 @@ def invited(organization: Organization, settings: Any) -> Membership:
 
 
 def link_of(membership: Membership) -> str:
-    link = invitations.send_invitation(membership, str).link
+    link = invitations.send_invitation(membership).link
     assert link
-    return link.removeprefix("http://testserver")
+    return link.removeprefix(settings.PUBLIC_BASE_URL)
 
 
 def answer_after(change: Callable[[], object], request: Callable[[], Any]) -> Any:
