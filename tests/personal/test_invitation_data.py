@@ -19,6 +19,8 @@ from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event, ReplayEntry
 from dispatch.core.privacy import personal_data, replay
 from dispatch.core.privacy.personal_data import DataSubject
+from dispatch.jobs.models import Job, Submission
+from tests.harness.jobs import started_job
 from tests.personal.search import places_of
 from tests.support import factories as make
 
@@ -99,6 +101,20 @@ def test_erasing_an_invited_person_withdraws_the_invitation(organization, page, 
     assert (olga.email, olga.name, olga.password, olga.is_active, str(olga.phone)) == before
     assert olga.active_memberships
     assert not places_of(["Petrowa", INVITED_PHONE])
+
+
+def test_customer_with_the_phone_that_the_inviter_typed_stays(organization, page, olga):
+    job = started_job(organization, make.service_type(organization))
+    submission = Submission.objects.filter(pk=job.submission_id)
+    for rows in (Job.objects.filter(pk=job.pk), submission):
+        rows.update(customer_name="Carl Customer", customer_phone=INVITED_PHONE)
+    invite(organization)
+    found = page({"user": EMAIL, "what": "export"}).json()
+    assert not found.keys() & {"jobs", "submissions"}
+    page(ERASE)  # also while the job is open
+    assert not Membership.objects.of(organization).filter(user=olga).exists()
+    for row in (Job.objects.get(pk=job.pk), submission.get()):
+        assert (row.customer_name, str(row.customer_phone)) == ("Carl Customer", INVITED_PHONE)
 
 
 def test_account_that_was_made_by_the_invitation_is_deleted(organization, page):

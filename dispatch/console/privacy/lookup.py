@@ -50,8 +50,11 @@ def find_person(
 
 
 def subject_of(member: Membership) -> DataSubject:
-    """Return the member, or the invitation if the person has not joined: the account is not the organization's."""
+    """Return the member, or the invitation if the person has not joined: the account is not the organization's.
+
+    The phone of an invitation identifies nobody: the inviter typed it, and it may be a customer's.
+    """
     account, of = member.user, member.organization_id
     if member.joined_at is None:
-        return DataSubject(of, phone=str(member.invited_phone), email=account.email, invitation_id=member.pk)
+        return DataSubject(of, email=account.email, invitation_id=member.pk)
     return DataSubject(of, phone=str(account.phone), email=account.email, user_id=account.pk)
