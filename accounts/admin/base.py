@@ -399,6 +399,11 @@ def render_secret_once(
     return TemplateResponse(request, "shown_once.html", context, headers={"Cache-Control": "no-store"})
 
 
+def changed_columns(form: Any) -> list[str]:
+    """Return the changed columns of the form's model, for `save(update_fields=…)`: the others may be outdated."""
+    return [field.name for field in form.instance._meta.concrete_fields if field.name in form.changed_data]
+
+
 def _named_rows(listed: list[Any]) -> list[Any]:
     """Leave rows of relationships out of Django's nested list: they have no names, and the summary counts them."""
     rows = [_named_rows(row) if isinstance(row, list) else row for row in listed]

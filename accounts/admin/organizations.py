@@ -70,6 +70,7 @@ class OrganizationAdmin(OwnedAdmin):
     form = OrganizationForm
     admin_may = frozenset({"view", "change"})
     superuser_may = frozenset({"view", "add", "change"})
+    switch_fields = ("requires_second_factor", "is_active")
     list_display = ["name", "slug", "time_zone", "is_active"]
     search_fields = ["name", "slug"]
     fields = [

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
-from django.db.models import Model
-from django.test import Client
 from django.urls import reverse
 
 from dispatch.capacity import services as capacity
@@ -20,6 +17,7 @@ from dispatch.leads.models import Campaign
 from dispatch.leads.services import switches
 from tests.api.client import Api
 from tests.support import factories as make
+from tests.support.admin_forms import open_form, send_form
 from tests.support.factories import browser
 from tests.support.waiting import wait_until
 
@@ -101,26 +99,6 @@ def test_a_patch_keeps_what_another_changed_meanwhile(campaign: Campaign) -> Non
 
 
 # --- Forms that were opened before a switch was set
-
-
-def path_of(row: Model) -> str:
-    return reverse(f"admin:{row._meta.app_label}_{row._meta.model_name}_change", args=[row.pk])
-
-
-def open_form(person: Client, row: Model) -> dict[str, Any]:
-    """Open the row's form in the admin. Return what a browser sends if nothing is changed."""
-    page = person.get(path_of(row))
-    form = page.context["adminform"].form
-    values = {bound.html_name: bound.value() for bound in form}
-    sent = {name: value for name, value in values.items() if value is not None and value is not False}
-    shown = re.findall(r'<input type="hidden" name="(initial-\w+)" value="(\w+)"', page.content.decode())
-    return {**sent, **dict(shown)}
-
-
-def send_form(person: Client, row: Model, form: dict[str, Any]) -> None:
-    answer = person.post(path_of(row), form)
-    assert answer.status_code == 302, answer.context["adminform"].form.errors
-    row.refresh_from_db()
 
 
 def test_an_open_form_does_not_lift_the_kill_switch(campaign: Campaign) -> None:

@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from accounts.admin.base import VIEW, OwnedAdmin, OwnedForm
+from accounts.admin.base import VIEW, OwnedAdmin, OwnedForm, changed_columns
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core.labels import label
 from dispatch.jobs import policies
@@ -33,7 +33,8 @@ class ConfigAdmin(OwnedAdmin):
         changed = {name: form.cleaned_data[name] for name in names if name in form.cleaned_data}
 
         def write() -> Any:
-            row.save()
+            row.save(update_fields=changed_columns(form) if change else None)
+            row.refresh_from_db()  # with what others changed meanwhile
             super(ConfigAdmin, self).save_related(request, form, formsets, change)
             return row
 
@@ -48,6 +49,7 @@ class ServiceTypeAdmin(ConfigAdmin):
     """Admins edit service types; dispatchers view them."""
 
     subject = "service_type"
+    switch_fields = ("is_active",)
     dispatcher_may = VIEW
     list_display = ["name", "code", "spoken_name", "is_active"]
     list_filter = ["is_active", "required_skills"]
@@ -233,6 +235,7 @@ class CustomerTextPolicyAdmin(ConfigAdmin):
     """Which texts the organization sends to its customers: one row."""
 
     subject = "customer_texts"
+    switch_fields = tuple(f"sends_{kind}" for kind in CustomerTextKind.values)
     dispatcher_may = VIEW
     list_display = [
         "__str__", "sends_received", "sends_assigned", "sends_on_the_way", "sends_running_late", "sends_completed",

@@ -92,6 +92,7 @@ class EventTypeAdmin(OwnedAdmin):
     form = EventTypeForm
     dispatcher_may = VIEW
     subject = "event_type"
+    switch_fields = ("is_enforced",)
     list_display = ["name", "description", "state", "version", "is_enforced"]
     list_filter = ["is_enforced"]
     search_fields = ["name", "description"]
@@ -128,6 +129,8 @@ class EventTypeAdmin(OwnedAdmin):
 
     def save_model(self, request: Any, obj: EventType, form: Any, change: bool) -> None:
         names = ["name", "description", "is_enforced", "schema", "example"]
+        if change:
+            names = [name for name in names if name in form.changed_data]
         given = {name: form.cleaned_data[name] for name in names if name in form.cleaned_data}
         if change:
             services.change_type(obj.pk, given, actor=request.actor)
