@@ -104,7 +104,7 @@ def next_move(
     """Decide the next move of a due alert at (`cycle`, `step`).
 
     `reached`: users already reached at this step. `anybody_in_cycle`: whether anyone was reached in this cycle; a
-    chat message or a push counts once its service has taken it.
+    chat message or a push counts once its service has taken it, and what was dropped does not count.
 
     A step without anyone to reach is skipped immediately. A cycle that reaches nobody ends with everyone who can
     be reached by any channel, regardless of preferences, so that an alert never goes to nobody.

@@ -135,8 +135,10 @@ def escalate(alert_id: int, token: uuid.UUID) -> bool:
         plan = escalation_rules.Plan.from_json(alert.plan)
         reached = Delivery.objects.filter(notification__alert=alert, cycle=alert.cycle, step__isnull=False)
         at_this_step = reached.filter(step=alert.step).values_list("notification__user_id", flat=True)
-        # A message that no chat or push service has taken has reached nobody.
-        got_it = reached.filter(~Q(channel__in=escalation_rules.UNCERTAIN) | Q(status=Delivery.Status.SENT))
+        # A message that no chat or push service has taken has reached nobody, nor has one that was dropped.
+        got_it = reached.exclude(status=Delivery.Status.DROPPED).filter(
+            ~Q(channel__in=escalation_rules.UNCERTAIN) | Q(status=Delivery.Status.SENT)
+        )
         move = escalation_rules.next_move(
             plan, alert.cycle, alert.step, staff_of(alert), set(at_this_step), anybody_in_cycle=got_it.exists()
         )

@@ -14,7 +14,7 @@ from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.telephony.models import Text
 from notifications import loops
-from notifications.models import Alert, Delivery
+from notifications.models import Alert, Delivery, EscalationPolicy, EscalationStep
 from notifications.services import deliveries
 from tests.notifications.conftest import Watch
 from tests.notifications.test_alert_texts import only_texts, send_texts, text_goes_out, texting  # noqa: F401
@@ -148,6 +148,25 @@ def test_text_and_call_are_withdrawn_when_their_person_leaves(watch: Watch, leav
     assert watch.called(person) == 0
     found = [row for row in watch.ways(alert) if row[0] == "Ana" and row[1] != "email"]
     assert {status for _, _, status in found} == {"dropped"}
+
+
+def test_cycle_whose_only_person_left_ends_with_the_last_resort(watch: Watch, leave: Leave) -> None:
+    plan = EscalationPolicy.objects.create(organization=watch.organization)
+    for position in (1, 2):
+        EscalationStep.objects.create(
+            organization=watch.organization, policy=plan, position=position, audience="on_duty", after_s=120
+        )
+    person = watch.dispatcher("Ana")
+    bob = watch.dispatcher("Bob", on_duty=False)
+    alert = watch.alert()
+    clock.travel(121)
+    loops.escalate()
+    leave(person)
+    watch.run()
+    watch.after(121)
+    assert watch.called(person) == 0
+    assert Event.objects.filter(kind="job.alert_escalated", data__is_last_resort=True).exists(), watch.ways(alert)
+    watch.rings(bob)
 
 
 def test_text_that_waits_at_the_phone_provider_is_withdrawn(texting: Watch, leave: Leave) -> None:  # noqa: F811
