@@ -91,6 +91,21 @@ def test_a_job_that_is_deleted_meanwhile_is_named_and_the_others_are_changed(des
     assert (status(first), status(last)) == ("cancelled", "cancelled")
 
 
+def test_jobs_that_are_assigned_or_deleted_after_the_question_are_named(desk):
+    carla = desk.technician("Carla", max_open_jobs=9)
+    assigned, deleted, other = jobs = [desk.job("pending") for _ in range(3)]
+    chosen = ask(desk, "dispatch-again", *jobs)
+    services.assign(assigned.pk, carla.pk, actor=BOB, confirm_unfit=True)
+    gone = deleted.pk
+    deleted.delete()
+    page = confirm(desk, "dispatch-again", chosen).content.decode()
+    assert "Calling technicians again for 1 job." in page
+    assert re.findall(r'data-open="(\d+)"', page) == [str(assigned.pk), str(gone)]
+    assert "This job has changed. Bob" in page
+    assert "This job no longer exists." in page
+    assert (status(assigned), status(other)) == ("assigned", "dispatching")
+
+
 def test_jobs_in_other_states_and_without_a_position_are_not_included(desk):
     waiting, assigned = desk.job("pending"), desk.job("assigned")
     unknown = desk.job("pending", lat=None, lng=None)
@@ -102,7 +117,11 @@ def test_jobs_in_other_states_and_without_a_position_are_not_included(desk):
     assert "(assigned)" in answer
     assert "(address not found)" in answer
     forced = [f"{job.pk}:{job.version}" for job in jobs[1:]]
-    assert "Nothing was changed." in confirm(desk, "dispatch-again", forced)["HX-Trigger"]
+    page = confirm(desk, "dispatch-again", forced).content.decode()
+    assert "Nothing was changed." in page
+    assert re.findall(r'data-open="(\d+)"[^/]*/a> ([^<]+)', page) == [
+        (str(assigned.pk), "assigned"), (str(unknown.pk), "address not found"),
+    ]  # fmt: skip
     assert status(assigned) == "assigned"
 
 

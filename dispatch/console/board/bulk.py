@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,7 @@ from dispatch.core.api.problems import Conflict
 from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark, ngettext
+from dispatch.jobs import services
 from dispatch.jobs.action_forms import allowed_actions, perform_action
 from dispatch.jobs.models import Job
 from dispatch.jobs.reasons import REFUSALS, explain_refusal
@@ -75,28 +76,30 @@ def handle_selected(request: HttpRequest) -> HttpResponse:
         raise Http404
     action = ACTIONS[name][0]
     form = CancelForm(request.POST if "confirmed" in request.POST else None) if action is Action.CANCEL else None
-    if not jobs or "confirmed" not in request.POST or (form is not None and not form.is_valid()):
+    if not versions or "confirmed" not in request.POST or (form is not None and not form.is_valid()):
         return _render_question(request, name, jobs, form)
     values = form.cleaned_data if form is not None else {}
-    possible = [job for job in jobs if not _why_not(action, job)]
-    return _render_result(request, name, perform_on_each(action, possible, versions, values, request.actor))
+    return _render_result(request, name, perform_on_each(action, found, versions, values, request.actor))
 
 
 def perform_on_each(
-    action: Action, jobs: Sequence[Job], versions: dict[int, int], values: dict[str, Any], actor: Any
+    action: Action, jobs: Mapping[int, Job], versions: dict[int, int], values: dict[str, Any], actor: Any
 ) -> BulkResult:
-    """Perform the action on each job whose version is still the given one.
+    """Perform the action on each job of `versions` (by id) whose version is still the given one.
 
-    A job that is refused, locked or deleted does not stop the others.
+    A job that is refused, locked or deleted, also before the request, does not stop the others.
     """
     result = BulkResult()
-    for job in jobs:
+    for pk, version in versions.items():
         try:
-            perform_action(action, job, {**values, "address": job.address, "version": versions[job.pk]}, actor)
+            if (job := jobs.get(pk)) is None:
+                raise Job.DoesNotExist
+            _check_possible(action, job, version)
+            perform_action(action, job, {**values, "address": job.address, "version": version}, actor)
         except REFUSALS as error:
-            result.refused.append((job.pk, explain_refusal(error)))
+            result.refused.append((pk, explain_refusal(error)))
         else:
-            result.done.append(job.pk)
+            result.done.append(pk)
     log.info("jobs_changed_in_bulk", action=str(action), done=len(result.done), refused=len(result.refused))
     return result
 
@@ -119,6 +122,13 @@ def _why_not(action: Action, job: Job) -> str:
     if action not in allowed_actions(job, ringing=False):
         return _(str(job.get_status_display()).lower())
     return _("address not found") if action is Action.DISPATCH_AGAIN and job.lat is None else ""
+
+
+def _check_possible(action: Action, job: Job, version: int) -> None:
+    """Raise Conflict if the action is not possible in bulk: with the job's last change, if it is a newer one."""
+    if why := _why_not(action, job):
+        services.check_version(job, version)
+        raise Conflict(why)
 
 
 def _claim(request: HttpRequest, jobs: Sequence[Job]) -> HttpResponse:
