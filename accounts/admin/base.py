@@ -50,7 +50,7 @@ from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
-from django.db import models, transaction
+from django.db import OperationalError, models, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 from django.urls import reverse
@@ -79,6 +79,7 @@ from accounts.models import Organization
 from accounts.phone_inputs import use_region
 from accounts.scoping import OwnedModel
 from dispatch.core.api.problems import Conflict
+from dispatch.core.db.errors import is_conflict
 from dispatch.core.ids import read_id
 from dispatch.core.phone_numbers import InvalidPhone, format_national, parse_phone
 
@@ -86,6 +87,8 @@ __all__ = ["ACT", "EVERYTHING", "VIEW", "OwnedAdmin", "OwnedForm", "OwnedStacked
 
 # Longer search texts are rejected.
 MAX_SEARCH_WORDS, MAX_SEARCH_LENGTH = 20, 500
+# Rows that a bulk action changes, each in its own transaction.
+MAX_CHANGED = 500
 # Rows that services delete in one transaction. Readers of events, of all organizations, wait until it ends.
 MAX_DELETED = 500
 
@@ -245,6 +248,37 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
                     raise
                 raise Conflict(f"{row}: {error.detail} {gettext('Nothing was deleted.')}") from error
 
+    def change_each(
+        self,
+        request: HttpRequest,
+        rows: models.QuerySet,
+        change: Callable[[Any], bool],
+        log: str,
+        refusals: tuple[type[Exception], ...] = (),
+    ) -> tuple[int, int]:
+        """Change each row by a service. Return how many `change` changed (True), and how many it did not (False).
+
+        Each change is logged in the admin's history at once. A row that is locked, or refused with one of
+        `refusals`, is named in a message and does not stop the others. Raises Conflict if there are more than
+        MAX_CHANGED.
+        """
+        found = list(rows[: MAX_CHANGED + 1])
+        if len(found) > MAX_CHANGED:
+            words = gettext("Change at most {count} rows at once. Nothing was changed.")
+            raise Conflict(words.format(count=MAX_CHANGED))
+        caught: tuple[type[Exception], ...] = (OperationalError, *refusals)
+        changed = same = 0
+        for row in found:
+            try:
+                is_changed = change(row)
+            except caught as error:
+                messages.error(request, f"{row}: {_why_refused(error)}")
+                continue
+            if is_changed:
+                self.log_change(request, row, log)
+            changed, same = changed + is_changed, same + (not is_changed)
+        return changed, same
+
     # --- refusals ---------------------------------------------------------------------------------------------
     def changeform_view(
         self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any
@@ -397,6 +431,15 @@ def render_secret_once(
         "secret": secret,
     }
     return TemplateResponse(request, "shown_once.html", context, headers={"Cache-Control": "no-store"})
+
+
+def _why_refused(error: Exception) -> str:
+    """Return why a row was not changed. Raise the error again if the database has another problem."""
+    if not isinstance(error, OperationalError):
+        return str(error)
+    if not is_conflict(error):
+        raise error
+    return gettext("Someone else is changing this. Try again in a moment.")
 
 
 def changed_columns(form: Any) -> list[str]:

@@ -163,21 +163,17 @@ class LimitedAdmin(OwnedAdmin):
         self._set_paused(request, queryset, False)
 
     def _set_paused(self, request: Any, queryset: QuerySet, paused: bool) -> None:
-        rows, changed = [], []
-        for row in queryset:
-            try:
-                if services.set_paused(row, paused, actor=request.actor):
-                    changed.append(row)
-                rows.append(row)
-            except services.NumberTaken as error:
-                messages.error(request, f"{row}: {error}")
-        for row in changed:
-            self.log_change(request, row, mark_stored("Paused.") if paused else mark_stored("Resumed."))
+        changed, unchanged = self.change_each(
+            request,
+            queryset,
+            lambda row: services.set_paused(row, paused, actor=request.actor),
+            mark_stored("Paused.") if paused else mark_stored("Resumed."),
+            refusals=(services.NumberTaken,),
+        )
         words = gettext("{count} paused.") if paused else gettext("{count} resumed.")
-        unchanged = len(rows) - len(changed)
         note = ngettext("{count} already was.", "{count} already were.", unchanged).format(count=unchanged)
-        if rows:
-            text = words.format(count=len(changed))
+        if changed or unchanged:
+            text = words.format(count=changed)
             messages.success(request, f"{text} {note}" if unchanged else text)
 
 

@@ -3,14 +3,18 @@
 import re
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import reverse
 
+from accounts.admin import base
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.technicians import services
 from dispatch.technicians.models import Technician
+from tests.jobs.test_locked_technician import impatient  # noqa: F401
 from tests.support import factories as make
+from tests.support.row_locks import held
 
 pytestmark = pytest.mark.django_db
 LIST = "admin:technicians_technician_changelist"
@@ -60,6 +64,29 @@ def test_editing_moves_the_cell_and_logs_the_duty(phoenix):
     assert one.cell != cell
     assert one.position_at > moved
     assert Event.objects.get(kind="technician.duty_off", subject_id=one.pk).actor_label == "Adam"
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_locked_technician_is_named_and_the_others_are_taken_off_duty(phoenix, impatient):  # noqa: F811
+    ann, bob, cid = crew = [make.technician(phoenix, name) for name in ("Ann", "Bob", "Cid")]
+    client = signed_in(make.admin(phoenix))
+    chosen = {"action": "off_duty_now", "_selected_action": [one.pk for one in crew], "seen": "3"}
+    with held(bob):
+        page = client.post(reverse(LIST), {**chosen, "confirmed": "1"}, follow=True).content.decode()
+    assert "Bob: Someone else is changing this." in page
+    assert "2 technicians are now off duty." in page
+    assert set(Technician.objects.filter(on_duty=False)) == {ann, cid}
+    assert set(LogEntry.objects.values_list("object_id", flat=True)) == {str(ann.pk), str(cid.pk)}
+
+
+def test_too_many_technicians_at_once_are_refused(phoenix, monkeypatch):
+    monkeypatch.setattr(base, "MAX_CHANGED", 2)
+    for _ in range(3):
+        make.technician(phoenix)
+    sent = {"action": "off_duty_now", "_selected_action": [0], "select_across": "1", "confirmed": "1", "seen": "3"}
+    page = signed_in(make.admin(phoenix)).post(reverse(LIST), sent, follow=True).content.decode()
+    assert "Change at most 2 rows at once. Nothing was changed." in page
+    assert not Technician.objects.filter(on_duty=False).exists()
 
 
 def test_a_page_keeps_a_duty_and_a_position_that_changed_since_it_was_opened(phoenix):

@@ -240,17 +240,25 @@ class EndpointAdmin(OwnedAdmin):
     # --- Actions ----------------------------------------------------------------------------------------------
     @admin.action(description=_("Pause (messages are kept)"), permissions=["act"])
     def pause(self, request: Any, queryset: QuerySet) -> None:
-        done = [row for row in queryset if target_health.pause_endpoint(row.pk, "", actor=request.actor)]
-        for row in done:
-            self.log_change(request, row, mark_stored("Paused."))
-        messages.success(request, gettext("{count} paused.").format(count=len(done)))
+        done, same = self.change_each(
+            request,
+            queryset,
+            lambda row: target_health.pause_endpoint(row.pk, "", actor=request.actor),
+            mark_stored("Paused."),
+        )
+        if done or same:
+            messages.success(request, gettext("{count} paused.").format(count=done))
 
     @admin.action(description=_("Resume (waiting messages are sent)"), permissions=["act"])
     def resume(self, request: Any, queryset: QuerySet) -> None:
-        done = [row for row in queryset if target_health.resume_endpoint(row.pk, actor=request.actor)]
-        for row in done:
-            self.log_change(request, row, mark_stored("Resumed."))
-        messages.success(request, gettext("{count} resumed.").format(count=len(done)))
+        done, same = self.change_each(
+            request,
+            queryset,
+            lambda row: target_health.resume_endpoint(row.pk, actor=request.actor),
+            mark_stored("Resumed."),
+        )
+        if done or same:
+            messages.success(request, gettext("{count} resumed.").format(count=done))
 
     @action(
         description=_("Pause"),

@@ -183,15 +183,14 @@ class TechnicianAdmin(VoicePreviewMixin, CsvImportMixin, PositionPickerMixin, Ow
         self._set_duty(request, queryset, False)
 
     def _set_duty(self, request: HttpRequest, queryset: QuerySet, on_duty: bool) -> None:
-        rows = list(queryset)
-        moved = [
-            technician for technician in rows if services.set_duty(technician.pk, on_duty, actor=request.actor)
-        ]
-        for technician in moved:
-            self.log_change(
-                request, technician, mark_stored("Put on duty.") if on_duty else mark_stored("Taken off duty.")
-            )
-        changed, same = len(moved), len(rows) - len(moved)
+        changed, same = self.change_each(
+            request,
+            queryset,
+            lambda technician: services.set_duty(technician.pk, on_duty, actor=request.actor),
+            mark_stored("Put on duty.") if on_duty else mark_stored("Taken off duty."),
+        )
+        if not changed and not same:
+            return
         if on_duty:
             words = ngettext("{count} technician is now on duty", "{count} technicians are now on duty", changed)
         else:
