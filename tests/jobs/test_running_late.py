@@ -183,6 +183,20 @@ def test_delay_that_is_no_longer_true_is_not_texted(shop, change):
     assert (text.status, customer_texts.is_current(text)) == ("canceled", False)
 
 
+def test_delay_before_a_newer_arrival_time_is_not_texted(shop):
+    job = shop.assign(shop.job())
+    services.report_on_the_way(job.pk, actor=MARIA, eta_minutes=30)
+    services.report_late(job.pk, 20, actor=MARIA)
+    text = Text.objects.get(body__contains="minutes late")
+    services.report_on_the_way(job.pk, actor=MARIA)
+    assert customer_texts.is_current(text), "no newer time is known"
+    services.report_on_the_way(job.pk, actor=MARIA, eta_minutes=5)
+    assert not customer_texts.is_current(text)
+    services.report_late(job.pk, 15, actor=MARIA)
+    newest = Text.objects.filter(body__contains="15 minutes late").get()
+    assert customer_texts.is_current(newest)
+
+
 def test_shorter_delay_replaces_one_that_has_not_left(shop):
     job = shop.assign(shop.job())
     services.report_late(job.pk, 40, actor=MARIA)

@@ -159,7 +159,9 @@ def is_current(text: Text) -> bool:
             if job.status != Job.Status.ASSIGNED or job.technician_id != text.context.get("technician_id"):
                 return False
             is_coming = row.kind != Kind.ON_THE_WAY or job.on_the_way_at is not None
-            is_late = row.kind != Kind.RUNNING_LATE or job.late_minutes == text.context.get("late_minutes")
+            is_late = row.kind != Kind.RUNNING_LATE or (
+                job.late_minutes == text.context.get("late_minutes") and is_delay_newest(job)
+            )
             return is_coming and is_late and job.started_at is None
         case Kind.COMPLETED:
             return job.status == Job.Status.COMPLETED
