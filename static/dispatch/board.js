@@ -424,8 +424,7 @@
     xhr.addEventListener("loadend", () => {
       asking -= 1;
       if (isAborted) return;
-      if (!xhr.status || xhr.status >= 500) setTimeout(refreshDrawer, RETRY_MS);
-      else if (Math.max(newsOf.get(openJob()) || 0, newsOfAll) > asOf) refreshDrawer();
+      if (Math.max(newsOf.get(openJob()) || 0, newsOfAll) > asOf) refreshDrawer();
     });
   }
 
@@ -458,6 +457,7 @@
 
   /* --- events ------------------------------------------------------------------------------------------------ */
   D.board = { open, close, openJob, toggleMap, drawMap };
+  D.panel.refresh = refreshDrawer;
 
   document.addEventListener("DOMContentLoaded", () => {
     board = document.getElementById("board");

@@ -1,10 +1,13 @@
 /* Load pages into the job panel of the board or the timeline. The page requested last is the one shown: an earlier one
    that has not arrived is given up, as it is when the panel is closed. A form that was sent is awaited, and a page that
-   polls yields. */
+   polls yields. A part of the panel that could not be refreshed is refreshed again. */
 (() => {
   "use strict";
 
   const D = window.Dispatch;
+  const RETRY_MS = 2000;
+  const REFRESHED = new Set(["drawer-body", "thread", "thread-list", "notes-list"]);
+  let retry = 0;
   let latest = null; // the latest request for the panel, as { xhr, verb }; null once it was closed
 
   function isLoading() { return Boolean(latest) && latest.xhr.readyState < XMLHttpRequest.DONE; }
@@ -36,6 +39,18 @@
     latest = { xhr, verb: requestConfig.verb };
   }
 
+  /* What the server did not send is refreshed later, all at once: `D.panel.refresh` is the page's. */
+  function retryFailed({ defaultPrevented, detail: { target, xhr, requestConfig } }) {
+    const isRefresh = REFRESHED.has(target.id) && requestConfig.verb === "get";
+    if (defaultPrevented || !(isRefresh || target.id === "drawer-slot")) return;
+    let isAborted = false;
+    xhr.addEventListener("abort", () => { isAborted = true; });
+    xhr.addEventListener("loadend", () => {
+      if (isAborted || retry || (xhr.status && xhr.status < 500)) return;
+      retry = setTimeout(() => { retry = 0; D.panel.refresh(); }, RETRY_MS * (0.5 + Math.random()));
+    });
+  }
+
   /* The response to a form that was sent before something else was opened, or before the panel was closed, is not shown.
      A refusal is reported. */
   function skipOutdated(event) {
@@ -65,6 +80,7 @@
 
   D.panel = { load, giveUp, isLoading };
   document.addEventListener("htmx:beforeSend", requested);
+  document.addEventListener("htmx:beforeSend", retryFailed);
   document.addEventListener("htmx:beforeSwap", skipOutdated);
   document.addEventListener("htmx:afterSettle", (event) => {
     if (["thread", "thread-list", "drawer-slot"].includes(event.detail.target?.id)) threadSettled();

@@ -58,7 +58,7 @@
   function asked({ detail: { target, xhr } }) {
     if (target.id !== "drawer-slot") return;
     isOutdated = false;
-    xhr.addEventListener("load", () => { if (isOutdated) refresh(); });
+    xhr.addEventListener("loadend", () => { if (isOutdated) refresh(); });
   }
 
   function refresh() {
@@ -68,7 +68,7 @@
     for (const part of document.querySelectorAll(`#drawer-body, #notes-list, ${isWriting ? "#thread-list" : "#thread"}`)) window.htmx.trigger(part, part.getAttribute("hx-trigger"));
   }
 
-  Object.assign(D.panel, { address, goBack, markOpen, open });
+  Object.assign(D.panel, { address, goBack, markOpen, open, refresh });
 
   document.addEventListener("DOMContentLoaded", () => {
     page = document.getElementById("timeline");

@@ -128,13 +128,18 @@ def test_outcome_of_a_form_is_reported_although_another_job_was_opened(page: Pag
     expect(notices).to_contain_text(f"Job #{jobs[0].pk}: canceled.")
 
 
+@pytest.mark.parametrize("part", ["body", "list"])
+@pytest.mark.parametrize("path", ["/board/", "/board/timeline/"])
 def test_part_that_cannot_be_refreshed_is_requested_again_without_a_notice(
-    page: Page, floor: Floor, jobs: list[Job]
+    page: Page, floor: Floor, jobs: list[Job], path: str, part: str
 ) -> None:
+    page.goto(f"{page.url.partition('/board/')[0]}{path}?job={jobs[0].pk}")
+    live(page)
     kim = actor_of(make.dispatcher(floor.organization, "Kim"))
-    page.route("**/?part=body", lambda route: route.fulfill(status=502), times=1)
+    page.route(f"**/?part={part}*", lambda route: route.fulfill(status=502), times=1)
     notes.write_note(jobs[0].pk, "Gate code 1234", actor=kim)
     expect(page.locator("#drawer-body")).to_contain_text("Kim wrote a note")
+    expect(page.locator("#notes-list")).to_contain_text("Gate code 1234")
     assert "That didn't work" not in page.locator("#notices").inner_text(), "a notice stays for a while"
 
 

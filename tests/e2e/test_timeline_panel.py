@@ -7,8 +7,10 @@ from collections.abc import Callable
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from accounts.tenancy import actor_of
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
+from dispatch.jobs.services import notes
 from tests.e2e.test_board import elsewhere, live
 from tests.e2e.test_notes import write_many
 from tests.e2e.test_panel_requests import OTHER_PHONE, cancel, first, hold, send_cancellation
@@ -62,6 +64,20 @@ def test_job_that_was_opened_last_stays_open(page: Page, jobs: list[Job]) -> Non
     cancel(page, sent, one)
     expect(page.locator("#notices")).to_contain_text(f"Job #{one.pk}: canceled.")
     expect_open(page, other)
+
+
+def test_change_while_another_job_fails_to_open_is_fetched(page: Page, floor: Floor, jobs: list[Job]) -> None:
+    one, other = jobs
+    held: list[Route] = hold(page, f"**/board/jobs/{other.pk}/", "GET")
+    choose(page, other)
+    route = first(page, held)
+    kim = actor_of(make.dispatcher(floor.organization, "Kim"))
+    page.evaluate("document.body.addEventListener('dispatch:events', () => { document.body.dataset.heard = '1' })")
+    notes.write_note(one.pk, "Gate code 1234", actor=kim)
+    expect(page.locator("body")).to_have_attribute("data-heard", "1")
+    route.abort()
+    expect(page.locator("#drawer-body")).to_contain_text("Kim wrote a note")
+    expect_open(page, one)
 
 
 def test_texts_and_missed_changes_appear_in_the_panel(texting: Floor, sign_in: Callable[..., Page]) -> None:  # noqa: F811
