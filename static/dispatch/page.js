@@ -84,6 +84,37 @@
     }
   }, true);
 
+  /* A hand-over note that is being written stays when the person goes off duty elsewhere: it can still be sent. Until it
+     is sent or emptied, the button that opens it says so. */
+  let former = null; // what the button said before
+
+  function isWriting() { return Boolean(document.getElementById("handover-text")?.value.trim()); }
+
+  function keepNote(event) {
+    const { target, xhr, requestConfig: { verb } } = event.detail;
+    if (target.id !== "duty") return;
+    if (verb !== "get" || !isWriting()) {
+      if (event.detail.shouldSwap) former = null;
+      return;
+    }
+    event.detail.shouldSwap = false;
+    const button = target.querySelector("[popovertarget]");
+    if (xhr.status === 200 && !former) { // another duty than the one shown
+      former = { parts: [...button.childNodes], title: button.title };
+      button.replaceChildren(T.get("Off duty: send your note"));
+      button.title = "";
+    } else if (xhr.status === 204 && former) {
+      button.replaceChildren(...former.parts);
+      button.title = former.title;
+      former = null;
+    }
+  }
+
+  document.addEventListener("htmx:beforeSwap", keepNote);
+  document.addEventListener("toggle", ({ target, newState }) => {
+    if (target.id === "end-shift" && newState === "closed" && former && !isWriting()) window.htmx.trigger("#duty", "refresh");
+  }, true);
+
   /* htmx fires the events of a request on its element, which may have left the page meanwhile. */
   const RELAYED = ["htmx:beforeOnLoad", "htmx:responseError", "htmx:sendError", "dispatch:note", "dispatch:selected", "claimed"];
   function relay({ target, currentTarget, type, detail }) {

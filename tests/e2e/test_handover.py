@@ -96,6 +96,39 @@ def test_another_tab_shows_the_duty_and_keeps_what_is_written(floor: Floor, sign
     expect(other.get_by_role("button", name="Go on duty")).to_be_visible()
 
 
+def test_note_that_is_being_written_stays_when_the_duty_ends_elsewhere(floor: Floor, sign_in):
+    dana = make.dispatcher(floor.organization, "Dana", on_duty=True)
+    page = live(sign_in(dana, path="/board/"))
+    note = page.get_by_label("What should the next shift know?")
+
+    def switch(on_duty: bool) -> None:
+        Elsewhere(lambda: accounts.set_duty(dana.memberships.get().pk, on_duty, actor=SYSTEM)).finish()
+
+    page.get_by_role("button", name="On duty", exact=True).click()
+    note.fill("Forget it.")
+    switch(False)
+    unsent = page.locator("#duty > button", has_text="Off duty: send your note")
+    expect(unsent).to_be_visible()
+    expect(note).to_have_value("Forget it.")
+    switch(True)
+    expect(page.get_by_role("button", name="On duty", exact=True)).to_be_visible()
+    switch(False)
+    expect(unsent).to_be_visible()
+    note.fill("")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("button", name="Go on duty")).to_be_visible()
+
+    switch(True)
+    page.get_by_role("button", name="On duty", exact=True).click()
+    note.fill("The gas leak is done.")
+    switch(False)
+    expect(unsent).to_be_visible()
+    page.get_by_role("button", name="Go off duty").click()
+    expect(page.locator("#notices")).to_contain_text("Your note is on the board for the next shift.")
+    expect(page.get_by_role("button", name="Go on duty")).to_be_visible()
+    assert HandoverNote.objects.get().text == "The gas leak is done."
+
+
 def test_focus_stays_on_the_button_of_a_note_when_another_arrives(floor: Floor, sign_in):
     dana = make.dispatcher(floor.organization, "Dana", on_duty=True)
     kim = make.dispatcher(floor.organization, "Kim", on_duty=True)
