@@ -10,7 +10,7 @@
   const TOAST_MS = 10000;
   const MOST_TOASTS = 3;
   const LOCK = "dispatch-sound";
-  /* As the server writes exact times: "Mon, Dec 7, 2026, 09:00:00 MST". */
+  /* In English as the server writes exact times: "Mon, Dec 7, 2026, 09:00:00 MST". */
   const EXACT = { weekday: "short", year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short" };
   const D = window.Dispatch;
   const title = document.title;
@@ -251,8 +251,17 @@
   function ageOf(row) {
     const time = element("time", "", "small");
     time.dateTime = since(row);
-    time.title = new Date(since(row)).toLocaleString(document.documentElement.lang, { ...EXACT, timeZone: box.dataset.zone });
+    time.title = exact(new Date(since(row)));
     return time;
+  }
+
+  /* The server may know a zone that the browser does not. */
+  function exact(moment) {
+    try {
+      return moment.toLocaleString(document.documentElement.lang, { ...EXACT, timeZone: box.dataset.zone });
+    } catch {
+      return moment.toISOString();
+    }
   }
 
   function sayAges() {

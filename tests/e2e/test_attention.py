@@ -17,7 +17,7 @@ from dispatch.core import clock
 from dispatch.jobs.models import Job, Submission
 from notifications.models import Notification
 from tests.e2e.screens import SCREENS
-from tests.e2e.test_board import box, elsewhere, live, tell_people
+from tests.e2e.test_board import box, elsewhere, live, make_pending, tell_people
 from tests.support import factories as make
 from tests.support.waiting import wait_until
 
@@ -134,6 +134,17 @@ def test_a_burst_covers_nothing_and_the_oldest_are_first(floor, sign_in, burst, 
     page.reload()
     live(page)
     assert len(numbers(page)) == MANY + 1
+
+
+def test_alert_is_shown_although_the_browser_does_not_know_the_time_zone(floor, sign_in):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/reports/"))
+    page.evaluate("document.getElementById('notices').dataset.zone = 'America/Newer_Than_The_Browser'")
+    job = make_pending(floor)
+    tell_people()
+    bar = page.locator("#alert-bar")
+    expect(bar).to_contain_text(f"Job {job.pk} needs a dispatcher")
+    bar.get_by_role("button", name="Acknowledge").click()
+    expect(bar).to_be_hidden()
 
 
 def test_the_list_of_alerts_opens_in_the_flow_of_the_page(floor, sign_in, burst):
