@@ -223,6 +223,13 @@
 
   function letIn(list) {
     const held = [...list.held];
+    const isEmpty = held.length > 0 && !rowsOf(list).length;
+    const more = moreOf(list);
+    if (more && isEmpty) {
+      more.hidden = true; // until all held cards are in place; fetched again, because one may belong below others
+      everything = wanted = true;
+      soon();
+    }
     list.held = new Map();
     for (const [id, what] of held) {
       const row = rowOf(list, id);
@@ -246,7 +253,7 @@
   }
 
   /* Offer the jobs of the list that are below its cards. Held cards count as if they were let in. If all that are below
-     are known, they are shown: the count may have been ahead of the cards. If none is left above, all are fetched. */
+     are known, they are shown: the count may have been ahead of the cards. If none is left above or held, all are fetched. */
   function countMore(list) {
     const more = moreOf(list);
     if (more && list.count !== null) {
@@ -254,7 +261,7 @@
       const count = list.count - rowsOf(list).length - held.reduce((sum, what) => sum + (what ? 1 : -1), 0);
       more.hidden = count <= list.below.size;
       if (more.hidden) for (const row of list.below.values()) insert(list, row);
-      else if (!rowsOf(list).length) {
+      else if (!rowsOf(list).length && !list.held.size) {
         everything = wanted = true;
         soon();
       }

@@ -198,6 +198,26 @@ def test_cards_that_arrive_after_their_count_are_all_shown(floor, open_board):
     expect(more(page)).to_have_count(0)
 
 
+def test_column_that_is_empty_under_the_pointer_is_fetched_once(floor, open_board):
+    jobs = make_jobs(floor, 90)
+    page = open_board()
+    held = hold(page, re.compile(r"[?&]all=1"), "GET")
+    cancel(jobs[:40])
+    publish(floor, jobs[:40])
+    route = first(page, held)
+    more(page).hover()
+    before = applied(page)
+    route.continue_()
+    wait_until(lambda: page.wait_for_timeout(20) or applied(page) > before)
+    expect(column(page, "new").get_by_role("button", name="40 new")).to_be_visible()
+    cancel(jobs[40:41])
+    publish(floor, jobs[40:41])
+    expect(column(page, "new").get_by_role("button", name="39 new")).to_be_visible()
+    assert len(held) == 1, "only what changed is fetched"
+    page.mouse.move(0, 0)
+    expect_shown(page, jobs[41:80])
+
+
 def test_column_whose_cards_have_all_left_shows_those_that_follow(floor, open_board):
     jobs = make_jobs(floor, 60)
     page = open_board()
