@@ -178,7 +178,7 @@ class UserAdmin(OwnedAdmin):
         obj.save(update_fields=form.changed_data if change else None)
         if change and "email" in form.changed_data:
             services.reset_proof_of_address(obj, former=form.initial["email"])
-        if not obj.is_active:
+        if "is_active" in form.changed_data and not obj.is_active:
             services.revoke_keys_of(obj, actor=request.actor)
         elif not obj.is_superuser and "is_superuser" in form.changed_data:
             services.revoke_keys_without_rights(obj, actor=request.actor)

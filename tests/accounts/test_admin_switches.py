@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 from django.db.models import Model
 
-from accounts.models import IdentityProvider, Organization
+from accounts import services
+from accounts.models import IdentityProvider, Organization, User
 from dispatch.core import clock
+from dispatch.core.events import SYSTEM
 from dispatch.jobs.models import CustomerTextPolicy, PublicForm
 from dispatch.outbox.models import EventType
 from notifications.models import EscalationPolicy, Route
@@ -49,6 +51,25 @@ def rule(organization: Organization) -> Route:
 
 def plan(organization: Organization) -> EscalationPolicy:
     return EscalationPolicy.objects.create(organization=organization)
+
+
+def test_page_from_before_a_reactivation_keeps_the_keys_of_the_user() -> None:
+    organization = make.organization("Ours")
+    pam = make.admin(organization, "Pam")
+    User.objects.filter(pk=pam.pk).update(is_active=False)
+    pam.refresh_from_db()
+    root = browser(make.user("Root", is_superuser=True))
+    form = open_form(root, pam)
+    User.objects.filter(pk=pam.pk).update(is_active=True)
+    key, _ = services.create_api_key(organization, "Website", ["read"], actor=SYSTEM, created_by=pam)
+    send_form(root, pam, {**form, "name": "Pam W."})
+    key.refresh_from_db()
+    assert (pam.name, pam.is_active, key.revoked_at) == ("Pam W.", True, None)
+    form = open_form(root, pam)
+    form.pop("is_active")
+    send_form(root, pam, form)
+    key.refresh_from_db()
+    assert key.revoked_at is not None
 
 
 @pytest.mark.parametrize(
