@@ -101,9 +101,11 @@ def test_a_malformed_continuation_begins_at_the_first(
 def test_a_test_beyond_the_message_limit_is_refused(world: World, erp: Endpoint, visitor: Visitor) -> None:
     OrganizationLimits.objects.create(organization=world.organization, messages=1)
     limits.reset()
-    assert visitor.act(erp, "test")["Location"].endswith("said=test")
+    sent = visitor.act(erp, "test")["Location"]
+    assert '<p class="notice good" role="status">' in visitor.client.get(sent).content.decode()
     refused = visitor.act(erp, "test")
     assert refused.status_code == 302, refused.content[:500]
     page = visitor.client.get(refused["Location"]).content.decode()
     assert "No test message was sent: too many messages are waiting. Try again later." in page
+    assert '<p class="notice late" role="status">' in page
     assert Message.objects.count() == 1

@@ -37,6 +37,8 @@ SAID = {
     "not_again": mark("This message can't be sent again: it has not ended, or its content was erased."),
     "when": mark("Enter a date and time in the last 90 days."),
 }
+# What was refused, or changed nothing.
+REFUSED = frozenset({"limit", "unchanged", "not_again", "when"})
 
 
 @portal_view
@@ -185,6 +187,7 @@ def _endpoint_context(request: HttpRequest, link: PortalLink, endpoint: Endpoint
         "choices": portal.subscription_choices(link, endpoint), "can_resume": portal.can_resume(endpoint),
         "overlaps": OVERLAPS_H, "several": portal.endpoints_of(link).count() > 1,
         "said": _(SAID.get(request.GET.get("said", ""), "")),
+        "said_tone": "late" if request.GET.get("said") in REFUSED else "good",
     }  # fmt: skip
 
 
