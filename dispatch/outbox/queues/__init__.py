@@ -38,6 +38,8 @@ TYPES = {
     "sqs": "dispatch.outbox.queues.sqs",
     "activemq": "dispatch.outbox.queues.activemq",
 }
+# The optional libraries of these types, as pip names them.
+PACKAGES = {"sqs": "boto3", "activemq": "stomp.py"}
 
 
 def publisher() -> Publisher:
@@ -74,9 +76,10 @@ def _module() -> Any:
     try:
         return import_module(TYPES[kind])
     except ModuleNotFoundError as error:
+        package = PACKAGES.get(kind, error.name)
         raise ImproperlyConfigured(
-            f"OUTBOX_QUEUE_TYPE={kind} needs a package that is not installed ({error.name}): "
-            f'install "dispatch[{kind}]".'
+            f"OUTBOX_QUEUE_TYPE={kind} needs the package {package}, which is not installed. "
+            f"Run: .venv/bin/pip install -c constraints.txt {package}"
         ) from None
 
 

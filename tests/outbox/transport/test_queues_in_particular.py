@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -52,11 +53,14 @@ class TestConfiguration:
         with pytest.raises(ImproperlyConfigured, match="OUTBOX_"):  # a process that delivers does not start
             refuse_contradictions()
 
-    def test_a_missing_package_names_the_extra(self, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        settings.OUTBOX_QUEUE_TYPE = "sqs"
-        monkeypatch.setitem(sys.modules, "boto3", None)
-        monkeypatch.delitem(sys.modules, "dispatch.outbox.queues.sqs", raising=False)
-        with pytest.raises(ImproperlyConfigured, match=r"dispatch\[sqs\]"):
+    @pytest.mark.parametrize(("kind", "package"), [("sqs", "boto3"), ("activemq", "stomp.py")])
+    def test_a_missing_package_names_the_command_that_installs_it(
+        self, settings: Any, monkeypatch: pytest.MonkeyPatch, kind: str, package: str
+    ) -> None:
+        monkeypatch.delitem(sys.modules, queues.TYPES[kind], raising=False)
+        monkeypatch.setitem(sys.modules, package.removesuffix(".py"), None)
+        settings.OUTBOX_QUEUE_TYPE = kind
+        with pytest.raises(ImproperlyConfigured, match=rf"pip install -c constraints\.txt {re.escape(package)}$"):
             queues.publisher()
 
     def test_stomp_places(self) -> None:
