@@ -2,7 +2,7 @@ r"""An example of a voice agent for Dispatch. It speaks both of Twilio's protoco
 
     pip install websockets twilio
     PORT=8080 PUBLIC_URL=wss://bots.example.com TWILIO_AUTH_TOKEN=… \
-    DISPATCH_URL=https://dispatch.example.com DISPATCH_API_KEY=… python voice_agent.py
+    DISPATCH_URL=https://dispatch.example.com DISPATCH_KEY=… python voice_agent.py
 
 It asks each lead to press 1 for a quote, reports the outcome to Dispatch, and says goodbye. The API key needs the
 scope leads:write. Replace `answer` with your own logic.
@@ -22,7 +22,7 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 PUBLIC_URL = os.environ["PUBLIC_URL"]
-DISPATCH_URL, API_KEY = os.environ["DISPATCH_URL"], os.environ["DISPATCH_API_KEY"]
+DISPATCH_URL, API_KEY = os.environ["DISPATCH_URL"], os.environ["DISPATCH_KEY"]
 validator = RequestValidator(os.environ["TWILIO_AUTH_TOKEN"])
 
 

@@ -29,7 +29,7 @@ def documented_agent(app_url: str, key: str, token: str = AUTH_TOKEN) -> Iterato
     address = f"ws://127.0.0.1:{port}"
     given = {
         "PORT": str(port), "PUBLIC_URL": address, "TWILIO_AUTH_TOKEN": token, "DISPATCH_URL": app_url,
-        "DISPATCH_API_KEY": key,
+        "DISPATCH_KEY": key,
     }  # fmt: skip
     command = [sys.executable, str(ROOT / "docs/examples/voice_agent.py")]
     process = subprocess.Popen(command, env={**os.environ, **given})

@@ -8,6 +8,7 @@ from django.conf import settings
 
 from accounts import demo_logins as accounts_demo_logins
 from accounts.models import Organization, User
+from dispatch.capacity.models import ProviderAccount
 from dispatch.dev import stack
 from dispatch.dev.demo import seed
 
@@ -39,7 +40,7 @@ def demo_logins() -> list[DemoLogin]:
 
 @stack.register_tips
 def lines() -> list[str]:
-    """Return the demo logins, the public form, and a request to try."""
+    """Return the demo logins, the public form, a request to try, and what a voice agent needs."""
     logins = demo_logins()
     if not logins:
         return []
@@ -50,14 +51,17 @@ def lines() -> list[str]:
     if main is None or not seed.key_file().exists():
         return [*shown, ""]
     key = seed.key_file().read_text()
+    account = ProviderAccount.objects.of(main).order_by("pk").first()
     return [
         *shown,
         "",
         f"Public form of {main.name}: {settings.PUBLIC_BASE_URL}/f/{main.slug}/",
         f"Submit a request to {main.name} with the API, then watch its job on the board:",
+        f"  export DISPATCH_KEY={key}",
         f"  curl -X POST {settings.PUBLIC_BASE_URL}/api/v1/submissions/ \\",
-        f'    -H "Authorization: Bearer {key}" -H "Content-Type: application/json" \\',
+        '    -H "Authorization: Bearer $DISPATCH_KEY" -H "Content-Type: application/json" \\',
         '    -d \'{"customer_name": "Dana Whitfield", "customer_phone": "602-555-0177",',
         '         "service_type": "plumbing", "address": "200 W Washington St, Phoenix, AZ 85003"}\'',
         "",
+        *([f"For a voice agent: TWILIO_AUTH_TOKEN={account.auth_token}", ""] if account else []),
     ]
