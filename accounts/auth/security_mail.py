@@ -140,7 +140,7 @@ def render_mail(row: SecurityMail) -> tuple[str, str]:
 
 def _phone_reminder(organization: Organization) -> str:
     text = gettext(
-        "Until you confirm your phone, alerts from {organization} reach you only by email. To confirm it, open "
+        "Until you confirm your phone, alerts from {organization} can't text or call you. To confirm it, open "
         "{link} and enter your number and the code that we send to it."
     )
     link = f"{settings.PUBLIC_BASE_URL}{reverse('console:notification_choices')}?in={organization.slug}"

@@ -62,7 +62,7 @@ def load_checklist(organization: Organization) -> list[SetupStep]:
         ),
         SetupStep(
             mark("Confirm a phone for alerts"),
-            mark("Until someone does, alerts reach people only by email."),
+            mark("Until someone does, nobody is alerted by text or call."),
             reverse("console:notification_choices"),
             alert_reach.reaches_somebody(organization.pk),
         ),

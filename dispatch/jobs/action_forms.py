@@ -343,7 +343,8 @@ def describe_consequence(action: Action, job: Job) -> str:
     return {
         Action.ASSIGN: _("Assigns the job to the technician you choose{hangs_up}.").format(hangs_up=hangs_up),
         Action.DISPATCH_AGAIN: _(
-            "Calls everyone available now, except technicians who declined or can't make it."
+            "Ranks the available technicians again under the current policy and calls them in that order, except "
+            "those who declined or can't make it."
         ),
         Action.CALL_NEXT: ngettext(
             "Calls the next technician immediately{hangs_up}.",

@@ -1,4 +1,4 @@
-"""Find which members of an organization alerts reach by text or call, and which only by email."""
+"""Find which members of an organization alerts can text and call, and which they can't."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ class AlertReach:
     """The names of active members in the order of alerts: those with a phone that alerts use, and the others."""
 
     by_phone: tuple[str, ...]
-    by_email_only: tuple[str, ...]
+    not_by_phone: tuple[str, ...]
 
     def describe(self) -> str:
         """Return sentences for the people who choose whom alerts reach."""
         if not self.by_phone:
             return f"{gettext(NOBODY)} {gettext(HOW)}"
         described = gettext("Alerts reach {names} by text and call.").format(names=_list_names(self.by_phone))
-        if self.by_email_only:
-            others = _list_names(self.by_email_only)
-            words = gettext("Until they confirm a phone, alerts reach {names} only by email.")
+        if self.not_by_phone:
+            others = _list_names(self.not_by_phone)
+            words = gettext("Until they confirm a phone, {names} get no alerts by text or call.")
             described += f" {words.format(names=others)}"
         return described
 

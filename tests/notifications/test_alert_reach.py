@@ -132,7 +132,7 @@ def test_admin_asks_members_to_confirm_their_phone(
     texts = {message.to[0]: message for message in mail.outbox}
     english, spanish = texts[crew["Nix"].email], texts[crew["Una"].email]
     assert english.subject == "Dispatch: Confirm your phone to receive alerts"
-    assert "alerts from Acme reach you only by email" in english.body
+    assert "alerts from Acme can't text or call you" in english.body
     assert "/notifications/choices/?in=acme" in english.body
     assert "Confirme su teléfono" in spanish.subject
     refused = make.browser(crew["Cal"]).post(MEMBERS, form)
@@ -157,7 +157,7 @@ def test_pages_of_alerts_say_whom_they_reach(
     for address in ("/admin/notifications/escalationpolicy/add/", "/admin/notifications/route/add/"):
         page = words_of(client.get(address).content.decode())
         assert "Alerts reach Cal, Abe by text and call." in page
-        assert "Until they confirm a phone, alerts reach Ada, Una, Nix only by email." in page
+        assert "Until they confirm a phone, Ada, Una, Nix get no alerts by text or call." in page
     assert NOTICE not in client.get("/notifications/").content.decode()
     PhoneConfirmation.objects.all().delete()
     assert NOTICE in client.get("/notifications/").content.decode()

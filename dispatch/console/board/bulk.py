@@ -35,7 +35,10 @@ ACTIONS: dict[str, tuple[Action, str, str]] = {
     "dispatch-again": (
         Action.DISPATCH_AGAIN,
         mark("Call technicians again"),
-        mark("For each job, calls everyone available now, except technicians who declined or can't make it."),
+        mark(
+            "Ranks the available technicians again under the current policy and calls them in that order, except "
+            "those who declined or can't make it."
+        ),
     ),
     "cancel": (
         Action.CANCEL,
