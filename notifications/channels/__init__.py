@@ -1,1 +1,1 @@
-"""Send alerts by voice call and by text message."""
+"""Send notifications by voice call, text, chat and push."""

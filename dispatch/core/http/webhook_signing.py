@@ -1,6 +1,6 @@
 """Sign requests as in the Standard Webhooks specification: receivers can verify their origin and age.
 
-    webhook-id: msg_42                     the same in every attempt
+    webhook-id: msg_019ab3f2…              the same in every attempt
     webhook-timestamp: 1767225600          when this attempt was signed, in Unix seconds
     webhook-signature: v1,<base64> v1,…    HMAC-SHA256 over `id.timestamp.body`, one for each valid secret
 

@@ -240,7 +240,7 @@ def _in_groups(written: str) -> str:
 # --- texts ------------------------------------------------------------------------------------------------------
 
 MAX_ADDRESS_LENGTH = 90
-# Words are compared without accents (`words.word_of`), so SÍ counts as SI.
+# Words are compared without accents (`word_of`), so SÍ counts as SI.
 YES = frozenset({"1", "YES", "Y", "ACCEPT", "OK", "SI", "ACEPTO", "ACEPTAR"})
 NO = frozenset({"2", "NO", "N", "DECLINE", "RECHAZO", "RECHAZAR"})
 
