@@ -137,7 +137,7 @@ def push_address(app_configs: Any, **kwargs: Any) -> list[CheckMessage]:
     return [
         Warning(
             "PUBLIC_BASE_URL is not https: browsers offer no push notifications and no installed app.",
-            hint="Serve the site by https.",
+            hint="Serve the site over https, and set PUBLIC_BASE_URL to its https URL.",
             id="dispatch.W075",
         )
     ]

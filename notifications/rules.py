@@ -97,7 +97,7 @@ def _outage_effect(data: Mapping[str, Any]) -> Mapping[str, str]:
             f"Job offers, alert calls and calls about changed jobs are placed, and texts are sent, from "
             f"{data['fallback']} until the provider is back."
         )
-        return {"effect": "A phone account fails", "then": then}
+        return {"effect": "A provider account is failing", "then": then}
     return {"effect": "No calls can be made", "then": "Jobs are waiting and resume automatically."}
 
 

@@ -56,7 +56,8 @@ def save_view(
     existing = _named(views, name).first()
     if existing is not None:
         if not may_change(existing, user, role):
-            raise ValidationError({"name": _("Someone else shared a view of this name. Choose another name.")})
+            taken = _("Someone else has shared a view with this name. Choose another name.")
+            raise ValidationError({"name": taken})
         existing.name, existing.query = name, query
         existing.save(update_fields=["name", "query"])
         return existing
@@ -143,7 +144,7 @@ def _lock_list(organization: Organization, owner: User | None) -> None:
 def _check_free(organization: Organization, owner_id: int | None, name: str, but: int) -> None:
     views = SavedView.objects.of(organization).filter(owner=owner_id).exclude(pk=but)
     if _named(views, name).exists():
-        raise ValidationError({"name": _("There is a view of this name. Choose another name.")})
+        raise ValidationError({"name": _("A view with this name already exists. Choose another name.")})
 
 
 def _named(views: QuerySet[SavedView], name: str) -> QuerySet[SavedView]:

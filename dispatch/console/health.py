@@ -53,7 +53,7 @@ class Health:
     not be processed. `given_up`: loops whose leader gave up, with the reasons. `redis_fault`: what is wrong
     with Redis, in words, or empty. `database_fault`: why PostgreSQL rejects writes, in words, or empty.
     `spend_hold`: why calls and texts wait for the spending cap, or empty. `cut_off`: the hosts that do not
-    reach the phone provider although others do. `outages`: what is wrong with the phone accounts that fail, in
+    reach the phone provider although others do. `outages`: what is wrong with the provider accounts that fail, in
     words. `push_fault`: why no browser gets push notifications, or empty.
     """
 
@@ -139,7 +139,7 @@ def _read_health(organization: Organization) -> Health:
 
 
 def _outages(organization: Organization) -> tuple[str, ...]:
-    """Return what is wrong with the organization's phone accounts: marked texts, each once."""
+    """Return what is wrong with the organization's provider accounts: marked texts, each once."""
     failing = ProviderAccount.objects.of(organization).filter(is_active=True).exclude(outage="")
     found = set(failing.values_list("outage", flat=True))
     return tuple(words for outage, words in OUTAGES.items() if outage in found)

@@ -65,13 +65,13 @@ def read_rows(text: str, *, needs: str, most: int) -> list[tuple[int, dict[str, 
             values = _cells(cells, reader.line_num)
             if any(values):
                 if len(rows) == most:
-                    raise BadFile(_("The file has more than {most} lines. Split it.").format(most=f"{most:,}"))
+                    raise BadFile(_("The file has more than {most} rows. Split it.").format(most=f"{most:,}"))
                 values += [""] * (len(names) - len(values))
                 rows.append((reader.line_num, dict(zip(names, values, strict=False))))
             elif position > MAX_EMPTY * most:
-                raise BadFile(_("The file has too many empty lines. Delete them."))
+                raise BadFile(_("The file has too many empty rows. Delete them."))
     except csv.Error as error:
-        invalid = _("The file is not valid CSV (line {line}): {error}.")
+        invalid = _("The file is not valid CSV (row {line}): {error}.")
         raise BadFile(invalid.format(line=reader.line_num, error=error)) from None
     if not rows:
         raise BadFile(_("The file has no rows below its header."))
@@ -82,7 +82,7 @@ def _short_lines(text: str) -> Iterator[str]:
     """Yield the text's lines. Raises BadFile for a line that is too long to be split into cells."""
     for number, line in enumerate(io.StringIO(text, newline=""), start=1):
         if len(line) > MAX_ROW:
-            too_long = _("Line {line} is longer than {most} characters.")
+            too_long = _("Row {line} is longer than {most} characters.")
             raise BadFile(too_long.format(line=number, most=f"{MAX_ROW:,}"))
         yield line
 
@@ -90,24 +90,24 @@ def _short_lines(text: str) -> Iterator[str]:
 def _cells(cells: list[str], line: int) -> list[str]:
     """Return a row's stripped cells. Raises BadFile if there are too many, or one is too long."""
     if len(cells) > MAX_COLUMNS:
-        too_wide = _("Line {line} has {count} columns. A file can have at most {most}.")
+        too_wide = _("Row {line} has {count} columns. A file can have at most {most}.")
         raise BadFile(too_wide.format(line=line, count=f"{len(cells):,}", most=MAX_COLUMNS))
     values = [cell.strip() for cell in cells]
     if any(len(value) > MAX_CELL for value in values):
-        too_long = _("Line {line} has a cell longer than {most} characters.")
+        too_long = _("Row {line} has a cell longer than {most} characters.")
         raise BadFile(too_long.format(line=line, most=f"{MAX_CELL:,}"))
     return values
 
 
 def _check_names(names: list[str], needs: str) -> None:
     if needs not in names:
-        unnamed = _("The first line must name the columns, including {column}.")
+        unnamed = _("The first row must name the columns, including {column}.")
         raise BadFile(unnamed.format(column=needs))
     if twice := sorted(name for name, count in Counter(names).items() if name and count > 1):
         shown = ", ".join(name[:_NAME_SHOWN] for name in twice[:_NAMES_SHOWN])
         if (more := len(twice) - _NAMES_SHOWN) > 0:
             shown = _("{columns} and {count} more").format(columns=shown, count=more)
-        raise BadFile(_("The first line contains duplicate columns: {columns}.").format(columns=shown))
+        raise BadFile(_("The first row contains duplicate columns: {columns}.").format(columns=shown))
 
 
 def csv_response(name: str, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> HttpResponse:

@@ -45,7 +45,7 @@ BUTTONS: dict[Action, tuple[str, str, bool]] = {
     Action.REOPEN: (mark("Reopen…"), mark("Reopen this job"), False),
     Action.COMPLETE: (mark("Complete…"), mark("Mark this job as completed"), False),
     Action.MERGE_DUPLICATE: (mark("Merge…"), mark("Merge this job into the other one"), True),
-    Action.TECHNICIAN_TOLD: (mark("I told them…"), mark("The technician knows of the change"), False),
+    Action.TECHNICIAN_TOLD: (mark("I told them…"), mark("The technician was informed of the change"), False),
     Action.NOT_A_DUPLICATE: (mark("Not a duplicate…"), mark("This is not a duplicate"), False),
 }
 # The fields of a correction.
@@ -183,7 +183,7 @@ class ActionForm(forms.Form):
                     coerce=int,
                     empty_value=None,
                     required=False,
-                    label=_("Who knows"),
+                    label=_("Who was informed"),
                 )
         if action is Action.CANCEL:
             self.fields["reason"] = forms.CharField(
@@ -316,9 +316,9 @@ def describe_consequence(action: Action, job: Job) -> str:
     hangs_up = _(" and hangs up on {names}").format(names=called) if called else ""
     name = job.technician.name if job.technician else _("the technician")
     if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.QUIET_HOURS:
-        return _("Starts calling technicians now, although it's quiet hours.")
+        return _("Starts calling technicians now, during quiet hours.")
     if action is Action.CALL_NEXT and job.waiting_for == Job.WaitingFor.WINDOW:
-        return _("Starts calling technicians now, although the arrival window is later.")
+        return _("Starts calling technicians now, without waiting for the arrival window.")
     if action is Action.TECHNICIAN_TOLD:
         found = find_uninformed(job)
         known = [
@@ -326,11 +326,11 @@ def describe_consequence(action: Action, job: Job) -> str:
             for notice in found
         ]
         effect = (
-            _("Nobody is called about it later.")
+            _("No text or call about it follows.")
             if found and all(notice.is_deferred for notice in found)
             else _("Ends the alert.")
         )
-        facts = _(" and that ").join(known) or _("the technician knows")
+        facts = _(" and that ").join(known) or _("the technician was informed")
         return _("Records that {facts}.").format(facts=facts) + f" {effect}"
     if action is Action.CANNOT_MAKE_IT and (hold := services.describe_hold(job))[0]:
         if hold[0] == Job.WaitingFor.QUIET_HOURS:

@@ -72,7 +72,8 @@ STORED = (
     mark_stored("accepted in an earlier call"),
     mark_stored("the job was accepted by another technician"),
     mark_stored("they accepted the job"),
-    mark_stored("their record is locked by another session"),
+    mark_stored("another change to this technician was in progress"),
+    mark_stored("their record is locked by another session"),  # in rows of earlier versions
     mark_stored("their phone is on another call"),
     mark_stored("The technician was deactivated."),
     mark_stored("the technician was deactivated"),

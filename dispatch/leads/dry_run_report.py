@@ -99,7 +99,7 @@ def read_csv(lines: Iterable[str], region: str, zone: ZoneInfo) -> list[tuple[st
     """Read the other dialer's calls: CSV with the columns phone and called_at. Raises BadFile."""
     rows = csv.DictReader(lines)
     if not {"phone", "called_at"} <= set(rows.fieldnames or ()):
-        raise BadFile("The first line of the file must name the columns phone and called_at.")
+        raise BadFile("The first row of the file must name the columns phone and called_at.")
     calls = []
     for row in rows:
         try:

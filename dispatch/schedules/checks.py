@@ -30,17 +30,17 @@ def contradictions(app_configs: Any = None, **kwargs: Any) -> list[CheckMessage]
         (
             s.OUTBOX_MAX_TIMEOUT_S + LEASE_MARGIN_S > s.SCHEDULE_LEASE_S,
             "SCHEDULE_LEASE_S is too short for OUTBOX_MAX_TIMEOUT_S: a URL could be called twice.",
-            f"The lease must exceed the longest request by {LEASE_MARGIN_S:g} s.",
+            f"Set it to at least {s.OUTBOX_MAX_TIMEOUT_S + LEASE_MARGIN_S:g}.",
         ),
         (
             job_timeout_s < s.OUTBOX_MAX_TIMEOUT_S + LEASE_MARGIN_S,
             "RQ_JOB_TIMEOUT_S is too short for OUTBOX_MAX_TIMEOUT_S: a worker could be stopped during a request.",
-            f"It must exceed the longest request by {LEASE_MARGIN_S:g} s.",
+            f"Set it to at least {s.OUTBOX_MAX_TIMEOUT_S + LEASE_MARGIN_S:g}.",
         ),
         (
             job_timeout_s >= s.SCHEDULE_LEASE_S,
             "SCHEDULE_LEASE_S is not longer than RQ_JOB_TIMEOUT_S: leases would expire while a worker is running.",
-            "Set it to 1.5 times RQ_JOB_TIMEOUT_S.",
+            f"Set it to {1.5 * job_timeout_s:g}, 1.5 times RQ_JOB_TIMEOUT_S.",
         ),
         (
             s.SCHEDULE_STALE_AFTER_S <= 0 or s.SCHEDULE_MISSED_AFTER_S < 1,

@@ -24,7 +24,7 @@ def check_osrm(**_: Any) -> list[CheckMessage]:
         faults.append(Error(f"OSRM_URL can't be used: {problem}.", hint=hint, id="dispatch.E120"))
     if not 0 < settings.OSRM_TIMEOUT_S <= MAX_TIMEOUT_S:
         said = f"OSRM_TIMEOUT_S must be more than 0 and at most {MAX_TIMEOUT_S:g}."
-        faults.append(Error(said, id="dispatch.E121"))
+        faults.append(Error(said, hint="Set it to 1.", id="dispatch.E121"))
     return faults
 
 

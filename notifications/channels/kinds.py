@@ -219,7 +219,7 @@ KINDS: tuple[ChannelKind, ...] = (
             EntryField(
                 "url",
                 mark("Workflow URL"),
-                mark("Of “When a Teams webhook request is received”."),
+                mark("From the trigger “When a Teams webhook request is received”."),
                 _URL_HELP,
                 is_secret=True,
             ),
@@ -245,7 +245,11 @@ KINDS: tuple[ChannelKind, ...] = (
         Kind.TELEGRAM.label,
         (
             EntryField("token", mark("Bot token"), mark("From @BotFather."), _TOKEN_HELP, is_secret=True),
-            EntryField("chat", mark("Chat ID"), mark("A number. Write to the bot first, or add it to the chat.")),
+            EntryField(
+                "chat",
+                mark("Chat ID"),
+                mark("A number such as 123456789. First send the bot a message, or add it to the group."),
+            ),
         ),
         _read_telegram,
     ),
@@ -255,7 +259,11 @@ KINDS: tuple[ChannelKind, ...] = (
         (
             EntryField("server", mark("Homeserver"), initial="https://matrix.org"),
             EntryField(
-                "token", mark("Access token"), mark("Of an account in the room."), _TOKEN_HELP, is_secret=True
+                "token",
+                mark("Access token"),
+                mark("From an account that is in the room."),
+                _TOKEN_HELP,
+                is_secret=True,
             ),
             EntryField("room", mark("Room ID"), mark("From the room's settings, such as !AbCdEf:example.org.")),
         ),

@@ -127,7 +127,8 @@ def test_messages_matching_a_filter_are_cancelled_and_others_stay(dora, world, e
     asked = dora.post("/outbox/messages/act/", {"action": "cancel", "ids": more})
     assert asked.content.decode().count('name="ids"') == 60
     refused = dora.post("/outbox/messages/act/", {"action": "retry", "ids": ours, "sure": "1"}, follow=True)
-    assert "3 messages not retried: only messages in error can be, and these are canceled." in text(refused)
+    why = "only messages in error can be retried, and these are canceled."
+    assert f"3 messages not retried: {why}" in text(refused)
 
 
 def test_messages_since_a_moment_are_replayed(dora, world, erp):
@@ -155,7 +156,7 @@ def test_messages_since_a_moment_are_replayed(dora, world, erp):
     assert "restored" in said
     assert page.context["attempts"][0]["headers"]["Dispatch-Replay"] == "1"
     refused = dora.post("/outbox/messages/act/", {"action": "cancel", "ids": ours, "sure": "1"}, follow=True)
-    assert "2 messages not canceled: only open messages can be, and these are completed." in text(refused)
+    assert "2 messages not canceled: only open messages can be canceled, and these are completed." in text(refused)
     assert "No matching messages" in text(dora.get("/outbox/messages/?since=yesterday"))
 
 

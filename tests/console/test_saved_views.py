@@ -149,7 +149,7 @@ def test_shared_view_is_seen_by_all_and_changed_by_its_sharer_and_admins(desk, b
     refused = browser(sam).post(reverse("console:views"), {"name": "ours", "shared": "1"}, headers={
         **HTMX, "HX-Current-URL": "http://testserver/board/?area=Mesa",
     })  # fmt: skip
-    assert "Someone else shared a view of this name" in refused.content.decode()
+    assert "Someone else has shared a view with this name" in refused.content.decode()
     assert change(desk, view, "rename", browser(boss), name="All of us").status_code == 302
     assert names(desk, sam) == ["All of us"]
 
@@ -167,7 +167,7 @@ def test_own_view_can_be_shared_later(desk):
         {"do": "share"},
         headers={**HTMX, "HX-Current-URL": "http://x/board/"},
     )
-    assert "There is a view of this name" in answer.content.decode()
+    assert "A view with this name already exists" in answer.content.decode()
 
 
 def test_shared_view_stays_when_the_person_who_shared_it_is_erased(desk):

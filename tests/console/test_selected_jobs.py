@@ -164,7 +164,7 @@ def test_a_broken_selection_selects_nothing(desk, job):
     assert ask(desk, "cancel") == []
     answer = desk.client.post(SELECTED, {"do": "cancel", "job": job}, headers=HTMX)
     assert answer.status_code == 200
-    assert "any selected job" in answer.content.decode()
+    assert "None of the selected jobs" in answer.content.decode()
 
 
 def test_at_most_fifty_jobs_are_changed_in_one_request(desk, django_assert_max_num_queries):

@@ -28,11 +28,11 @@ def wide(columns: int, rows: int) -> str:
 
 
 HOSTILE = {
-    "20,000 columns": (wide(20_000, 1), f"Line 1 is longer than {MAX_ROW:,} characters"),
+    "20,000 columns": (wide(20_000, 1), f"Row 1 is longer than {MAX_ROW:,} characters"),
     "20,000 columns of one name": ("phone" + ",a" * 20_000 + "\n1\n", f"at most {MAX_COLUMNS}."),
     "2,000 columns, 4,000 rows": (wide(2_000, 4_000), f"at most {MAX_COLUMNS}."),
-    "a million rows": ("phone\n" + "1\n" * 1_000_000, "more than 10,000 lines"),
-    "a million empty rows": ("phone\n" + "\n" * 1_000_000, "empty lines"),
+    "a million rows": ("phone\n" + "1\n" * 1_000_000, "more than 10,000 rows"),
+    "a million empty rows": ("phone\n" + "\n" * 1_000_000, "empty rows"),
     "a million cells in a row": ("phone\n" + "," * 1_000_000, f"longer than {MAX_ROW:,} characters"),
     "a few cells too many": ("phone\n" + "1," * 200, f"at most {MAX_COLUMNS}."),
     "a long cell": (f"phone,a\n1,{'x' * (MAX_CELL + 1)}\n", f"longer than {MAX_CELL:,} characters"),
@@ -66,7 +66,7 @@ def test_the_largest_allowed_file_is_read():
 
 def test_row_limit_is_exact():
     assert len(read_rows("phone\n1\n\n2\n", needs="phone", most=2)) == 2
-    with pytest.raises(BadFile, match="more than 2 lines"):
+    with pytest.raises(BadFile, match="more than 2 rows"):
         read_rows("phone\n1\n2\n3\n", needs="phone", most=2)
 
 

@@ -35,7 +35,7 @@ def test_a_job_waits_on_the_board_and_a_dispatcher_calls_now(floor: Floor, sign_
         expect(column(page, "new")).to_contain_text(words)
     shot(page, f"quiet-{width}-{scheme}")
     page.locator("#act-call-next").click()
-    expect(page.locator("#ask")).to_contain_text("Starts calling technicians now, although it's quiet hours.")
+    expect(page.locator("#ask")).to_contain_text("Starts calling technicians now, during quiet hours.")
     shot(page, f"quiet-ask-{width}-{scheme}")
     page.locator("#ask [data-do]").click()
     floor.rings(ann)

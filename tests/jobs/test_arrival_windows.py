@@ -125,7 +125,7 @@ def test_quiet_hours_still_hold_a_job_whose_window_is_near(desk):
 def test_dispatcher_may_call_before_the_time(desk):
     job = desk.job(**times_of(AFTERNOON))
     page = factories.browser(desk.maria).get(reverse("console:act", args=[job.pk, "call-next"])).content.decode()
-    assert "Starts calling technicians now, although the arrival window is later." in page
+    assert "Starts calling technicians now, without waiting for the arrival window." in page
     services.call_next_now(job.pk, actor=MARIA)
     job.refresh_from_db()
     services.offer_next(job.pk, job.step_token, place=False)

@@ -68,7 +68,7 @@ def test_offer_goes_through_the_second_account_at_once_if_the_first_is_refused(f
     message = message_of(
         BY_KIND[began.kind], {**began.data, **BY_KIND[began.kind].says(began.data), "id": began.subject_id}
     )
-    assert message.title.startswith("A phone account fails: The phone provider refused our account")
+    assert message.title.startswith("A provider account is failing: The phone provider refused our account")
     assert "are placed, and texts are sent, from Backup until" in message.body
 
 

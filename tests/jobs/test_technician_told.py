@@ -71,10 +71,10 @@ def test_telling_one_leaves_the_alert_about_the_other(missed) -> None:
 def test_telling_twice_or_somebody_else_is_refused(missed) -> None:
     job, ann, _bob = missed
     services.mark_technician_told(job.pk, ann.pk, actor=MARIA)
-    with pytest.raises(ValidationError, match="does not wait for news"):
+    with pytest.raises(ValidationError, match="does not have to be notified"):
         services.mark_technician_told(job.pk, ann.pk, actor=MARIA)
     services.mark_technician_told(job.pk, actor=MARIA)
-    with pytest.raises(IllegalTransition, match="No technician waits for news"):
+    with pytest.raises(IllegalTransition, match="No technician still has to be notified"):
         services.mark_technician_told(job.pk, actor=MARIA)
     assert Event.objects.filter(kind="job.technician_told").count() == 2
 

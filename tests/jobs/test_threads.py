@@ -204,7 +204,7 @@ def test_composing_needs_a_number_and_somebody_to_text(desk):
     with pytest.raises(Conflict, match="No number may send texts"):
         threads.send(job.pk, "Hello", actor=MARIA)
     lonely = factories.technician(desk.organization, "Zoe", is_active=False)
-    with pytest.raises(Conflict, match="Nobody"):
+    with pytest.raises(Conflict, match="You can't text this technician here"):
         threads.send(job.pk, "Hello", technician_id=lonely.pk, actor=MARIA)
 
 

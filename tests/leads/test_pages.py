@@ -146,7 +146,7 @@ def test_a_file_is_uploaded_and_its_bad_lines_are_named(campaign, dispatcher):
         ("", "must name the columns, including phone"),
         (b"phone\n\xff\xfe", "not UTF-8"),
         ('phone\n"602', "not valid CSV"),
-        ("phone\n" + "6025550101\n" * 10_001, "more than 10,000 lines"),
+        ("phone\n" + "6025550101\n" * 10_001, "more than 10,000 rows"),
         ("phone" + ",a" * 20_000 + "\n1\n", "A file can have at most 100. Nothing was added."),
     ],
 )  # fmt: skip

@@ -196,7 +196,7 @@ def test_errors_name_their_column(admin, cells, column):
         ("phone\n", "no rows below its header"),
         (b"phone\n\xff\xfe", "not UTF-8"),
         ('phone\n"602\n', "not valid CSV"),
-        ("phone\n" + "6025550134\n" * 2001, "more than 2,000 lines"),
+        ("phone\n" + "6025550134\n" * 2001, "more than 2,000 rows"),
         ("phone" + ",a" * 20_000 + "\n1\n", "A file can have at most 100."),
     ],
 )

@@ -61,7 +61,7 @@ DONE = {
     Action.REOPEN: mark("reopened"),
     Action.MERGE_DUPLICATE: mark("merged into the other job"),
     Action.NOT_A_DUPLICATE: mark("not a duplicate"),
-    Action.TECHNICIAN_TOLD: mark("the technician knows of the change"),
+    Action.TECHNICIAN_TOLD: mark("the technician was informed of the change"),
 }
 # The board's keyboard shortcuts, shown on the buttons.
 KEYS = {

@@ -18,7 +18,7 @@ from notifications.channels.kinds import EntryField, offered_kinds
 from notifications.models import AlertChannel
 from notifications.services import alert_links, chat_channels
 
-NAME = EntryField("name", mark("Name"), mark("How you recognize it, such as “Night shift”."), is_required=False)
+NAME = EntryField("name", mark("Name"), mark("Such as “Night shift”."), is_required=False)
 
 
 @require_http_methods(["GET", "POST"])

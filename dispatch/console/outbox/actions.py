@@ -106,7 +106,7 @@ def handle_action(request: HttpRequest) -> HttpResponse:
         messages.success(request, describe_changed(action, len(result.changed)))
     if result.refused:
         statuses = {_(Status(status).label).lower() for status in result.refused.values()}
-        reason = _ONLY.get(action, mark("only messages in error can be, and these are {statuses}"))
+        reason = _ONLY[action]
         if set(result.refused.values()) <= set(action.before):
             reason = mark("an attempt is in progress, or the content was erased")
         words = {
@@ -207,8 +207,11 @@ def _back(request: HttpRequest) -> str:
 
 
 _ONLY = {
-    Action.CANCEL: mark("only open messages can be, and these are {statuses}"),
-    Action.REPLAY: mark("only completed, canceled or expired messages can be, and these are {statuses}"),
+    Action.RETRY: mark("only messages in error can be retried, and these are {statuses}"),
+    Action.RESOLVE: mark("only messages in error can be resolved, and these are {statuses}"),
+    Action.IGNORE: mark("only messages in error can be ignored, and these are {statuses}"),
+    Action.CANCEL: mark("only open messages can be canceled, and these are {statuses}"),
+    Action.REPLAY: mark("only completed, canceled or expired messages can be replayed, and these are {statuses}"),
 }
 _UNCHANGED = {
     Action.RETRY: mark("{messages} not retried: {reason}."),

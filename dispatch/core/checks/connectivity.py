@@ -83,14 +83,15 @@ def _pooler(alias: str) -> list[CheckMessage]:
     if settings.DB_SESSION_LIMITS:
         return []
     messages: list[CheckMessage] = []
-    for name in ("lock_timeout", "idle_in_transaction_session_timeout"):
+    for name, limit in (("lock_timeout", "5s"), ("idle_in_transaction_session_timeout", "30s")):
         with connections[alias].cursor() as cursor:
             cursor.execute(f"SHOW {name}")
             if cursor.fetchone()[0] == "0":
+                statement = f"ALTER ROLE <role> SET {name} = '{limit}'"
                 messages.append(
                     Warning(
                         f"DB_SESSION_LIMITS is off, and the role has no {name}.",
-                        hint="ALTER ROLE … SET it (docs/operations/operations.md, Time limits).",
+                        hint=f"{statement} (docs/operations/operations.md, Time limits).",
                         id="dispatch.W056",
                     )
                 )
@@ -100,7 +101,7 @@ def _pooler(alias: str) -> list[CheckMessage]:
             messages.append(
                 Warning(
                     "DB_SESSION_LIMITS is off, and the role has jit on, which makes calling leads slow.",
-                    hint="ALTER ROLE … SET jit = off (docs/operations/operations.md, Time limits).",
+                    hint="ALTER ROLE <role> SET jit = off (docs/operations/operations.md, Time limits).",
                     id="dispatch.W059",
                 )
             )

@@ -345,7 +345,9 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "next_start_at",
-                    models.DateTimeField(help_text="When the auditor starts it, unless a worker has.", null=True),
+                    models.DateTimeField(
+                        help_text="If no worker has started it by then, the auditor does.", null=True
+                    ),
                 ),
                 ("last_error", models.CharField(blank=True, max_length=500)),
                 ("created_at", models.DateTimeField(default=dispatch.core.clock.now)),

@@ -85,7 +85,9 @@ class Submission(WithWindow, OwnedModelWithoutIndex):
     api_key = models.ForeignKey(ApiKey, null=True, on_delete=models.SET_NULL, related_name="+")
 
     starts = models.PositiveSmallIntegerField(default=0, help_text="Number of attempts to start a job.")
-    next_start_at = models.DateTimeField(null=True, help_text="When the auditor starts it, unless a worker has.")
+    next_start_at = models.DateTimeField(
+        null=True, help_text="If no worker has started it by then, the auditor does."
+    )
     last_error = models.CharField(max_length=500, blank=True)
     created_at = models.DateTimeField(default=clock.now)
 

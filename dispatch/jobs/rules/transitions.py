@@ -119,7 +119,7 @@ IMPOSSIBLE = {
     Action.REOPEN: mark("it can't be reopened"),
     Action.MERGE_DUPLICATE: mark("it can't be merged"),
     Action.NOT_A_DUPLICATE: mark("it can't be marked as no duplicate"),
-    Action.TECHNICIAN_TOLD: mark("it can't be marked as known to the technician"),
+    Action.TECHNICIAN_TOLD: mark("its technician can't be marked as informed"),
     Action.REPORT_LATE: mark("it can't be reported as late"),
     Action.ACCEPT: mark("it can't be accepted"),
     Action.GIVE_UP: mark("it can't be given up"),

@@ -213,7 +213,7 @@ def _try_candidate(
         if not is_lock_timeout(error):
             raise
         _held.add(candidate.technician_id)
-        return _defer_candidate(job, candidate, "their record is locked by another session", busy)
+        return _defer_candidate(job, candidate, "another change to this technician was in progress", busy)
     fitness = ranking.describe_reason(job, policy, fitness, policies.preferences_of(job, readiness.skills))
     if fitness.verdict == "out":
         return _skip_candidate(job, candidate, fitness, fitness.reason)

@@ -152,10 +152,11 @@ def mark_technician_told(
     with locked_for_action(job_id, Action.TECHNICIAN_TOLD, version) as job:
         uninformed = notices.find_uninformed(job)
         if not uninformed:
-            raise_illegal_transition(job, _("No technician waits for news about this job."))
+            raise_illegal_transition(job, _("No technician still has to be notified about this job."))
         concerned = [notice for notice in uninformed if technician_id in (None, notice.technician_id)]
         if not concerned:
-            raise ValidationError({"technician": _("This technician does not wait for news about this job.")})
+            others = _("This technician does not have to be notified about this job.")
+            raise ValidationError({"technician": others})
         was_deferred = notices.is_assignment_deferred(job)
         for notice in concerned:
             notices.mark_told(job, notice, actor=actor, note=note)

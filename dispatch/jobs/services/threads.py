@@ -158,7 +158,10 @@ def send(job_id: int, body: str, *, technician_id: int | None = None, actor: Act
         technician = next((one for one in recipients(job) if technician_id in (None, one.pk)), None)
         if technician is None:
             raise Conflict(
-                _("Nobody to text: the technician doesn't have this job and isn't being called for it.")
+                _(
+                    "You can't text this technician here: they don't have this job and aren't being called for "
+                    "it. Reload the page."
+                )
             )
         last = telephony.texts_of(Text.Purpose.THREAD, job.pk).first()
         try:

@@ -114,7 +114,9 @@ class ConsentAdmin(OwnedAdmin):
             raise Conflict(gettext(consents.NOT_RECORDED))
         obj.pk = row.pk
 
-    @admin.action(description=_("Withdraw (campaigns that need it stop calling)"), permissions=["act"])
+    @admin.action(
+        description=_("Withdraw (campaigns that need consent stop calling this phone)"), permissions=["act"]
+    )
     def withdraw(self, request: Any, queryset: QuerySet) -> None:
         rows = list(queryset.filter(withdrawn_at=None).exclude(phone=""))
         for row in rows:

@@ -564,7 +564,7 @@ class Migration(migrations.Migration):
                     models.CharField(
                         blank=True,
                         default="",
-                        help_text="Why it waits, or what ended it (rules.states.Reason).",
+                        help_text="Why it waits, or what ended it.",
                         max_length=32,
                     ),
                 ),

@@ -248,9 +248,7 @@ class Lead(OwnedModel):
 
     status = models.CharField(max_length=16, choices=Status, default=Status.BACKLOG)
     outcome = models.CharField(max_length=24, choices=Outcome, default="", blank=True)
-    reason = models.CharField(
-        max_length=32, default="", blank=True, help_text=("Why it waits, or what ended it (rules.states.Reason).")
-    )
+    reason = models.CharField(max_length=32, default="", blank=True, help_text="Why it waits, or what ended it.")
     wanted_at = models.DateTimeField(default=clock.now, help_text="When it was first to be called.")
     due_at = models.DateTimeField(default=clock.now, help_text="When it is to be called next.")
     attempts = models.PositiveSmallIntegerField(default=0, help_text="Attempts that count against the maximum.")

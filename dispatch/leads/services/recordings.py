@@ -71,7 +71,8 @@ def from_url(organization_id: int, url: str, name: str = "") -> Recording:
     if len(url) > MAX_URL_LENGTH:
         raise ValidationError(_("Must be at most {most} characters.").format(most=MAX_URL_LENGTH), code="invalid")
     if "#" in url:
-        raise ValidationError(_("An address of a recording has no #."), code="invalid")
+        fragment = _("Remove the part from # on: the address of a recording can't have one.")
+        raise ValidationError(fragment, code="invalid")
     host = (urlsplit(url).hostname or "").removesuffix(".")
     if not settings.DEVELOPMENT and ("." not in host or host.endswith((".local", ".internal", ".localhost"))):
         raise ValidationError(_("This address can't be reached from the internet."), code="invalid")

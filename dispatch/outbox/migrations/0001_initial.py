@@ -359,7 +359,9 @@ class Migration(migrations.Migration):
                 ("created_at", models.DateTimeField(default=dispatch.core.clock.now, editable=False)),
                 (
                     "due_at",
-                    models.DateTimeField(help_text="Not sent before: its schedule, its retry or its deferral."),
+                    models.DateTimeField(
+                        help_text="Earliest time of the next attempt, by its schedule, a retry or a deferral."
+                    ),
                 ),
                 ("epoch", models.PositiveIntegerField(default=0)),
                 (

@@ -140,7 +140,9 @@ class Message(OwnedModelWithoutIndex):
     created_at = models.DateTimeField(default=clock.now, editable=False)
 
     deferred_since = models.DateTimeField(null=True, help_text="When a receiver first deferred it.")
-    due_at = models.DateTimeField(help_text="Not sent before: its schedule, its retry or its deferral.")
+    due_at = models.DateTimeField(
+        help_text="Earliest time of the next attempt, by its schedule, a retry or a deferral."
+    )
     epoch = models.PositiveIntegerField(default=0)
     attempts = models.PositiveIntegerField(default=0, help_text="Attempts counted against the retry budget.")
     calls = models.PositiveIntegerField(

@@ -111,7 +111,9 @@ class RunAdmin(OwnedAdmin):
         permissions=["act"],
         dialog={
             "title": _("Cancel this run?"),
-            "description": _("A running run is asked to stop. It ends as canceled, unless it succeeds before."),
+            "description": _(
+                "A run in progress is asked to stop. It ends as canceled, unless it succeeds before."
+            ),
         },
     )
     def cancel_this(self, request: Any, form: Any, object_id: str) -> HttpResponse:

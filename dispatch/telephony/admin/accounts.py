@@ -49,7 +49,9 @@ class CheckedAccountAdmin(ProviderAccountAdmin):
             messages.error(request, str(error))
             return self.back_to(object_id)
         if info is None:
-            messages.warning(request, gettext("The provider did not say anything about the account."))
+            messages.warning(
+                request, gettext("The provider did not report the account's status. Try again in a minute.")
+            )
         elif not isinstance(info, AccountInfo):
             messages.error(
                 request, gettext("The provider refused the account: {reason}").format(reason=info.reason)

@@ -73,7 +73,7 @@ class NumberWithWebhooksAdmin(OutboundNumberAdmin):
         )
 
     @action(
-        description=_("End rest"),
+        description=_("Use again now"),
         permissions=["change"],
         dialog={
             "title": _("Use this number again now?"),
@@ -85,10 +85,10 @@ class NumberWithWebhooksAdmin(OutboundNumberAdmin):
     def end_rest(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         number: OutboundNumber = self.get_object(request, object_id)
         if number_rests.end_rest(number, actor=request.actor):
-            self.log_change(request, number, mark_stored("Ended the rest."))
+            self.log_change(request, number, mark_stored("Ended the rest of the number."))
             messages.success(request, gettext("The number is used again."))
         else:
-            messages.success(request, gettext("The number does not rest."))
+            messages.success(request, gettext("The number is not resting."))
         return self.back_to(object_id)
 
     @admin.display(description=label("text delivery"))

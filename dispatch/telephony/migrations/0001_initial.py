@@ -29,7 +29,7 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "subject_id",
-                    models.BigIntegerField(help_text="Id of the call's subject in the table of its purpose."),
+                    models.BigIntegerField(help_text="ID of what the call is about, such as the offer."),
                 ),
                 ("attempt", models.PositiveSmallIntegerField(default=1)),
                 ("line_slot", models.PositiveIntegerField()),
@@ -69,7 +69,7 @@ class Migration(migrations.Migration):
                 (
                     "not_before",
                     models.DateTimeField(
-                        default=dispatch.core.clock.now, help_text="The placer ignores the call until then."
+                        default=dispatch.core.clock.now, help_text="The call is not placed before this time."
                     ),
                 ),
                 ("place_by", models.DateTimeField(help_text="Deadline for claiming the request.")),
@@ -354,7 +354,7 @@ class Migration(migrations.Migration):
                 (
                     "subject_id",
                     models.BigIntegerField(
-                        blank=True, help_text="Id of the text's subject in the table of its purpose.", null=True
+                        blank=True, help_text="ID of what the text is about, such as the offer.", null=True
                     ),
                 ),
                 ("attempt", models.PositiveIntegerField(default=1)),

@@ -58,7 +58,7 @@ class Call(OwnedModel, Priced):
         TEST = "test", mark("Test")
 
     purpose = models.CharField(max_length=16, choices=Purpose)
-    subject_id = models.BigIntegerField(help_text="Id of the call's subject in the table of its purpose.")
+    subject_id = models.BigIntegerField(help_text="ID of what the call is about, such as the offer.")
     attempt = models.PositiveSmallIntegerField(default=1)
 
     # A busy site writes thousands of rows per second, and an index entry costs as much as a row. The foreign keys
@@ -99,7 +99,7 @@ class Call(OwnedModel, Priced):
 
     status = models.CharField(max_length=16, choices=Status, default=Status.CREATED)
     sid = models.CharField(max_length=64, null=True, blank=True)
-    not_before = models.DateTimeField(default=clock.now, help_text="The placer ignores the call until then.")
+    not_before = models.DateTimeField(default=clock.now, help_text="The call is not placed before this time.")
     place_by = models.DateTimeField(help_text="Deadline for claiming the request.")
     send_by = models.DateTimeField(null=True, help_text="Deadline for sending the claimed request.")
     cancel_requested_at = models.DateTimeField(null=True, blank=True)

@@ -57,7 +57,7 @@ class Text(OwnedModelWithoutIndex, Priced):
         max_length=16, choices=Purpose, blank=True, help_text="Of an inbound text: the purpose that handled it."
     )
     subject_id = models.BigIntegerField(
-        null=True, blank=True, help_text="Id of the text's subject in the table of its purpose."
+        null=True, blank=True, help_text="ID of what the text is about, such as the offer."
     )
     attempt = models.PositiveIntegerField(default=1)
 
