@@ -1,4 +1,4 @@
-"""Phone numbers in forms: read as people of a region write them, and stored in E.164."""
+"""Read phone numbers in forms as people of a region write them, and store them in E.164."""
 
 from __future__ import annotations
 

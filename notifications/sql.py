@@ -1,4 +1,4 @@
-"""Hand-written SQL for notifications."""
+"""Run hand-written SQL for notifications."""
 
 from __future__ import annotations
 

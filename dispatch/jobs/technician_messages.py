@@ -1,4 +1,4 @@
-"""Let a higher slice send what technicians are texted by a further channel.
+"""Let a higher slice send the technicians' texts through another channel as well.
 
 The handler runs in the transaction of the change. It must be fast, and must not fail.
 """

@@ -1,4 +1,4 @@
-"""What the event log must say about messages: legal transitions, epochs, and the order within each group."""
+"""Check what the event log says about messages: legal transitions, epochs, and the order within each group."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Admin page of the browsers that get push notifications. People add them in the console and on their page."""
+"""Show the browsers that get push notifications in the admin. People add them in the console and on their page."""
 
 from __future__ import annotations
 

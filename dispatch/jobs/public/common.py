@@ -1,4 +1,4 @@
-"""Shared parts of the public pages: client address, rate limit on guessed links, response headers."""
+"""Share parts of the public pages: client address, rate limit on guessed links, response headers."""
 
 from __future__ import annotations
 

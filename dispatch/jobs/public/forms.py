@@ -1,4 +1,4 @@
-"""The customer's request form and the submission made from it, and the form that corrects a request."""
+"""Read the customer's request form, make a submission from it, and read the form that corrects a request."""
 
 from __future__ import annotations
 

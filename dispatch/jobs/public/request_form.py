@@ -1,4 +1,4 @@
-"""The public request form of an organization: /f/<slug>/, and /f/<slug>/embed/ for a frame on its website.
+"""Serve the public request form of an organization: /f/<slug>/, and /f/<slug>/embed/ for a frame on its website.
 
 Spam protection: a honeypot field, a signed issue time (nobody fills in the form within two seconds), and rate
 limits per address and organization. Nothing is discarded silently: a person mistaken for a bot sees the form again

@@ -1,4 +1,4 @@
-"""The voice menu for technicians who call: its pages, keys and prompts."""
+"""Define the voice menu for technicians who call: its pages, keys and prompts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The state machines of a job and of an offer.
+"""Define the state machines of a job and of an offer.
 
 For a job: the actions that are legal in each status, and the status that each leads to. For an offer: the statuses
 that may follow each status.

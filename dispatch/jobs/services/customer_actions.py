@@ -1,4 +1,4 @@
-"""What customers do on their page: cancel or correct their request, and choose its language.
+"""Do what customers ask for on their page: cancel or correct their request, and choose its language.
 
 A refusal gives the customer a reason in plain words and never names a dispatcher.
 """

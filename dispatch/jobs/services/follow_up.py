@@ -1,4 +1,4 @@
-"""Actions of people after a job's assignment: on the way, started, late, correct, reopen, technician told.
+"""Perform people's actions after a job's assignment: on the way, started, late, correct, reopen, technician told.
 
 The rules of `actions` apply.
 """

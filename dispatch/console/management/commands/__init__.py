@@ -1,1 +1,1 @@
-"""Management commands of the console."""
+"""Hold the management commands of the console."""
