@@ -211,7 +211,7 @@ def test_answers_to_actions_are_in_spanish(ours: Tenant, browser: Browser):
     assert "Endpoint en pausa. Sus mensajes se conservan." in shown[2]
     assert "Solo se pueden reintentar mensajes con error" in shown[3]
     assert "¿Reenviar mensajes?" in shown[4]
-    assert "1 mensaje sin reintentar: solo se puede con mensajes con error" in shown[5]
+    assert "1 mensaje sin reintentar: solo se pueden reintentar mensajes con error" in shown[5]
     assert "1 mensaje reenviado." in shown[6]
     assert "Programación en pausa." in shown[7]
 
