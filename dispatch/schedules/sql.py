@@ -12,6 +12,8 @@ from dispatch.core.db.prepared import DB_NOW, EVENTS
 
 # The actor's columns in statements that append to the event log.
 SYSTEM = "'system', NULL, 'Dispatch'"
+# Whether the run r is one of a backfill: a manual run of a past occurrence.
+_IS_BACKFILL = "r.number IS NULL AND r.trigger_at < r.created_at"
 
 # The shard is a hash of the id, so the id must be known before the row is written.
 NEW_IDS = """
@@ -51,14 +53,15 @@ DUE_INDEX = DueIndex(
     "status IN ('scheduled', 'retrying') AND due_at IS NOT NULL AND shard = ANY(%(shards)s::smallint[])"
     " AND kind = ANY(%(kinds)s::text[])",
 )
-LOCK_DUE_RUNS = """
+# Runs that wait for an earlier one were due at the same time: when that one ended.
+LOCK_DUE_RUNS = f"""
 SELECT r.id, r.organization_id, r.schedule_id, r.kind, r.shard, r.number, r.trigger_at, r.status, r.due_at,
 r.epoch,
        s.name, s.time_zone, s.trigger_at, s.every, s.unit, s.anchor, s.cron, s.starts_at, s.ends_at,
        s.max_occurrences, s.missed, s.missed_after_s, s.overlap, s.paused_until,
        s.jitter_s, s.rrule, s.exclude_calendars,
        CASE WHEN r.number IS NULL THEN r.concurrency_limit_id ELSE s.concurrency_limit_id END,
-       r.waiting_for = 'earlier', r.number IS NULL AND r.trigger_at < r.created_at,
+       r.waiting_for = 'earlier', {_IS_BACKFILL},
        s.overlap <> 'allow' AND EXISTS (
            SELECT 1 FROM schedules_run o
            WHERE o.schedule_id = r.schedule_id AND o.id <> r.id
@@ -67,7 +70,7 @@ r.epoch,
 FROM schedules_run r JOIN schedules_schedule s ON s.id = r.schedule_id
 WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') IN ('scheduled', 'retrying')
   AND r.due_at <= %(now)s AND s.status <> 'deleted'
-ORDER BY r.due_at, r.number IS NULL, r.id
+ORDER BY CASE WHEN r.waiting_for = 'earlier' THEN %(now)s ELSE r.due_at END, ({_IS_BACKFILL}), r.id
 FOR NO KEY UPDATE OF s, r SKIP LOCKED
 """
 NEXT_DUE = """
@@ -356,17 +359,18 @@ SELECT count(*) FROM applied
 DELETE_DEFERRALS = """
 DELETE FROM schedules_runreport WHERE run_id = ANY(%(ids)s::bigint[]) AND outcome = 'deferred'
 """
-# One run of each schedule, because the others would only wait again: its occurrence, or the oldest manual run. It
-# waits until an executor claims it: another run may be open. Runs of paused schedules have no due time.
-WAKE_WAITING = """
+# One run of each schedule, because the others would only wait again: the oldest, those of a backfill last. It
+# waits until an executor claims it: another run may be open. If it does not begin after all, the others begin when
+# they are checked again. Runs of paused schedules have no due time.
+WAKE_WAITING = f"""
 UPDATE schedules_run SET due_at = %(now)s
 WHERE id = ANY(ARRAY(
     SELECT next.id FROM unnest(%(schedules)s::bigint[]) AS s(id)
     CROSS JOIN LATERAL (
         SELECT r.id FROM schedules_run r
         WHERE r.schedule_id = s.id AND r.waiting_for = 'earlier' AND r.status = 'scheduled'
-          AND r.due_at IS NOT NULL
-        ORDER BY r.number IS NULL, r.id LIMIT 1
+          AND r.due_at IS NOT NULL AND r.id <> ALL(%(without)s::bigint[])
+        ORDER BY ({_IS_BACKFILL}), r.id LIMIT 1
     ) next
 )) AND waiting_for = 'earlier' AND status = 'scheduled' AND due_at > %(now)s
 RETURNING id

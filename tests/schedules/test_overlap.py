@@ -186,13 +186,13 @@ def test_an_occurrence_waits_for_one_run_of_a_backfill(world: World) -> None:
     world.go()
     made = backfill.run_range(schedule.pk, since, clock.now(), actor=ANA)
     started = []
-    for _ in range(4):  # occurrence 6 is younger than the runs of the backfill
+    for _ in range(4):  # occurrences 6 and 7 are younger than the runs of the backfill
         world.travel(3600)
         world.execute()
         world.work()
         started.append(world.note.done[-1].number)
         world.settle()
-    assert started == [None, 4, None, 6]
+    assert started == [None, 4, 6, 7]
     world.go()
     assert world.note.times[-1] == made[-1].trigger_at
     assert [Run.objects.get(pk=run.pk).status for run in made] == ["succeeded"] * 3
@@ -211,6 +211,38 @@ def test_the_end_of_a_run_wakes_one_run_of_a_backfill(world: World) -> None:
     world.settle()
     changed = [pk for pk, due_at in waiting.values_list("pk", "due_at") if due_at != before[pk]]
     assert changed == [made[1].pk]
+
+
+def test_a_manual_run_begins_although_an_occurrence_always_waits(world: World) -> None:
+    schedule = world.schedule(every=1, unit="minute", overlap="buffer_one")
+    world.travel(60)
+    world.execute()
+    (running,) = take(world)
+    manual = schedules.run_now(schedule.pk, actor=ANA)
+    begun = []
+    for _ in range(3):
+        for _ in range(9):  # each run takes 90 s
+            world.travel(10)
+            world.execute()
+        worker.report_outcomes([(running, Outcome(SUCCEEDED))])
+        world.settle()
+        world.execute()
+        (running,) = take(world)
+        begun.append(running.run_id)
+    assert manual.pk in begun
+
+
+def test_the_next_run_begins_after_the_one_before_it_was_canceled(world: World) -> None:
+    schedule = world.schedule(every=1, unit="day", overlap="buffer_one")
+    world.travel(86_400)
+    world.execute()
+    first, second = (schedules.run_now(schedule.pk, actor=ANA) for _ in range(2))
+    world.execute()
+    world.work()
+    world.settle()
+    actions.cancel_run(first.pk, actor=ANA)
+    world.execute()
+    assert Run.objects.get(pk=second.pk).status == "in_progress"
 
 
 # --- Cancel a running run

@@ -162,6 +162,20 @@ def test_new_rules_make_up_for_no_occurrence_that_a_calendar_had_excluded(
     assert wall(world.again(schedule), DENVER) == "2027-01-15 09:00"
 
 
+def test_new_rules_make_up_for_the_hour_that_they_moved_despite_a_calendar(
+    world: World, two_zones: dict[str, str]
+) -> None:
+    world.travel_to(world.at("2027-01-14 12:00", DENVER))
+    walked()
+    away = calendars.create_calendar(world.organization.pk, "Away", content=ics(day("20271225")), actor=ANA)
+    schedule = shifted(world, 1, cron="0 9 * * *", time_zone=DENVER, exclude_calendars=[away.pk])
+    world.travel_to(world.at("2027-01-15 09:30", DENVER))
+    two_zones[DENVER] = "2"
+    walked()
+    world.go()
+    assert world.statuses(schedule) == ["succeeded", "scheduled"]
+
+
 def test_all_schedules_are_walked_in_batches(
     world: World, two_zones: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ def cancel_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
         run = _locked(run_id)
         is_waiting_manual_run = run.number is None and run.status == RunStatus.SCHEDULED
         if run.status in _NOT_STARTED or is_waiting_manual_run:
-            wake_waiting_runs([run.schedule_id], now)  # first: runs are locked before limits
+            wake_waiting_runs([run.schedule_id], now, without=[run.pk])  # first: runs are locked before limits
             cancel_runs(Run.objects.filter(pk=run.pk), now, actor, reason)
             run.refresh_from_db()
         elif run.status == RunStatus.RUNNING:

@@ -66,9 +66,10 @@ def release_waiting_runs(schedule_ids: Sequence[int], limit_ids: Iterable[int | 
     free_slots(limit_ids, now)
 
 
-def wake_waiting_runs(schedule_ids: Sequence[int], now: datetime) -> None:
-    """Make the next run that waits for an earlier run of each of these schedules due now."""
-    if schedule_ids and fetch_all(sql.WAKE_WAITING, {"schedules": list(schedule_ids), "now": now}):
+def wake_waiting_runs(schedule_ids: Sequence[int], now: datetime, *, without: Sequence[int] = ()) -> None:
+    """Make the next run that waits for an earlier run of each of these schedules due now, but not `without`."""
+    given = {"schedules": list(schedule_ids), "without": list(without), "now": now}
+    if schedule_ids and fetch_all(sql.WAKE_WAITING, given):
         queues.notify_loop(EXECUTOR)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import zoneinfo
+from datetime import timedelta
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -28,6 +29,8 @@ log = structlog.get_logger(__name__)
 INTERVAL_S = 600.0
 # Schedules read in one step.
 BATCH = 500
+# New rules move a time by at most this much, except where a zone crosses the date line.
+_LARGEST_SHIFT = timedelta(hours=3)
 _COMING = (Schedule.Status.ACTIVE, Schedule.Status.PAUSED)
 
 
@@ -93,8 +96,9 @@ def move_next_run(
             return False
         # When its next run was created, or the timing changed, all earlier occurrences had been run or skipped, or
         # had been excluded by a calendar that may have changed since.
-        is_from_now = only_from_now or bool(schedule.exclude_calendars)
-        after = now if is_from_now else max(run.created_at, schedule.changed_at)
+        after = now if only_from_now else max(run.created_at, schedule.changed_at)
+        if schedule.exclude_calendars:
+            after = max(after, now - _LARGEST_SHIFT)
         at = recurrence.next_after(schedule.timing, after, schedule.taken)
         if at is None or at == run.trigger_at:
             return False
