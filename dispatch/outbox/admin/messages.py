@@ -383,7 +383,7 @@ class MessageGroupAdmin(OwnedAdmin):
 
     @admin.action(description=_("Retry the blocking messages"), permissions=["act"])
     def retry_blockers(self, request: Any, queryset: QuerySet) -> None:
-        apply_action(request, Action.RETRY, _blockers(queryset), list_of_rest=_list_of_blockers(self))
+        apply_action(request, Action.RETRY, _blockers(queryset), list_of_rest=_list_of_blockers(self, request))
 
     @admin.action(description=_("Ignore the blocking messages"), permissions=["act"])
     def ignore_blockers(self, request: Any, queryset: QuerySet) -> None:
@@ -480,10 +480,14 @@ def format_count(number: int, most: int = COUNT_LIMIT) -> str:
     return gettext("{count:,} or more").format(count=number) if number >= most else f"{number:,}"
 
 
-def _list_of_blockers(own: OwnedAdmin) -> str:
-    """Return the URL of the list of the messages that block their groups."""
-    at = reverse(f"{own.admin_site.name}:outbox_message_changelist")
-    return f"{at}?{StuckFilter.parameter_name}=blocking"
+def _list_of_blockers(own: OwnedAdmin, request: HttpRequest) -> str:
+    """Return the URL of the list of messages that block their groups, with the filters that both lists have."""
+    query = QueryDict(mutable=True)
+    for name, values in request.GET.lists():
+        if name.startswith(("endpoint", "organization")):
+            query.setlist(name, values)
+    query[StuckFilter.parameter_name] = "blocking"
+    return f"{reverse(f'{own.admin_site.name}:outbox_message_changelist')}?{query.urlencode()}"
 
 
 def _blockers(groups: QuerySet) -> QuerySet:
