@@ -8,6 +8,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
+from allauth.account.signals import user_logged_in as all_steps_passed
 from allauth.usersessions.models import UserSession
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.signals import user_logged_in
@@ -38,6 +39,16 @@ EXTEND_EVERY = timedelta(minutes=1)
 def _record_sign_in(request: HttpRequest, **kwargs: Any) -> None:
     request.session[SIGNED_IN_AT] = clock.now().timestamp()
     request.session.pop(sso.SESSION_KEY, None)  # of an earlier sign-in; the adapter stores the one of this sign-in
+
+
+@receiver(all_steps_passed)
+def _list_sign_in(request: HttpRequest, user: User, **kwargs: Any) -> None:
+    """Delete the rows of sessions that have ended, and list the new one. Replaces the receiver of django-allauth.
+
+    That one reads each session with Django's `get_user` (see `get_session_user`).
+    """
+    list_sessions(user)
+    UserSession.objects.create_from_request(request)
 
 
 def extend_session(store: Any) -> bool:

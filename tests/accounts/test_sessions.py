@@ -282,3 +282,20 @@ def test_the_list_of_sessions_ends_none_of_them_after_another_secret_key(dana: U
     exchange_secret_keys(settings)
     assert len(listed(here)) == 2
     assert is_signed_in(elsewhere)
+
+
+def test_a_sign_in_ends_no_other_session_after_another_secret_key(dana: User, settings: Any) -> None:
+    here, elsewhere = sign_in(dana), sign_in(dana)
+    exchange_secret_keys(settings)
+    newest = sign_in(dana)
+    assert is_signed_in(here)
+    assert is_signed_in(elsewhere)
+    assert len(listed(newest)) == 3
+
+
+def test_a_sign_in_removes_the_rows_of_sessions_that_have_ended(dana: User) -> None:
+    ended = sign_in(dana)
+    end_at(ended, clock.now() - SECOND)
+    newest = sign_in(dana)
+    keys = UserSession.objects.filter(user=dana).values_list("session_key", flat=True)
+    assert list(keys) == [newest.cookies["sessionid"].value]
