@@ -1,4 +1,4 @@
-"""Find what former keys encrypted or signed, and encrypt or sign it again with the newest key.
+"""Find what former keys encrypted or signed, and encrypt or sign it again with the first key.
 
 These are stored credentials and the signed rows of the audit log.
 """

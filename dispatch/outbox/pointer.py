@@ -118,7 +118,7 @@ def check_token(token: str, message_id: object) -> int:
 
 
 def _keys() -> list[bytes]:
-    """Return OUTBOX_TOKEN_KEYS as HMAC keys, newest first.
+    """Return OUTBOX_TOKEN_KEYS as HMAC keys. The first one signs, and each of them verifies.
 
     If there are none, derive them from SECRET_KEY and SECRET_KEY_FALLBACKS.
     """

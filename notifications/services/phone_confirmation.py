@@ -236,7 +236,7 @@ def code_of(row: PhoneConfirmation, attempt: int) -> str:
 
 
 def _codes(row: PhoneConfirmation, attempt: int) -> list[str]:
-    """Return the code under every key, newest first: a key may be added between sending and entering."""
+    """Return the code under every key, the first key first: a key may be added between sending and entering."""
     hashes = keyed_hashes.all_hashes("phone code", f"{row.pk}:{row.nonce}:{attempt}:{row.phone}")
     return [f"{int(digest, 16) % 10**DIGITS:0{DIGITS}d}" for digest in hashes]
 

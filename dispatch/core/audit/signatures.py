@@ -1,7 +1,7 @@
 """Sign the rows of the audit log that nobody without the keys may write: anchors, redactions and restarts.
 
 A signature is a keyed hash of the row's values (FIELD_ENCRYPTION_KEYS). Each kind of row has a separate purpose,
-so that the signature of one kind is worthless for another. `manage.py reencrypt` signs with the newest key again.
+so that the signature of one kind is worthless for another. `manage.py reencrypt` signs with the first key again.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def is_authentic(row: SignedRow) -> bool:
 def sign_rows_again(*, write: bool) -> Iterator[tuple[str, int, int, list[int]]]:
     """Yield for each kind: its column, the rows, those signed with a former key, and the ids of unauthentic rows.
 
-    With `write`, sign those of former keys with the newest key.
+    With `write`, sign those of former keys with the first key.
     """
     for model, (purpose, _) in _KINDS.items():
         count, old, unreadable = 0, 0, list[int]()

@@ -9,7 +9,7 @@ from django.core.management.base import BaseCommand
 class Command(BaseCommand):
     """Print a new Fernet key."""
 
-    help = "Prints a new key for FIELD_ENCRYPTION_KEYS (put it before the older keys, separated by a comma)."
+    help = "Prints a new key for FIELD_ENCRYPTION_KEYS (docs/operations/keys.md says where to put it)."
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Encrypt stored credentials again under the newest key of FIELD_ENCRYPTION_KEYS."""
+"""Encrypt stored credentials again under the first key of FIELD_ENCRYPTION_KEYS."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dispatch.core import reencryption
 
 
 class Command(BaseCommand):
-    """`manage.py reencrypt`: encrypt credentials under the newest key, or count those under former keys."""
+    """`manage.py reencrypt`: encrypt credentials under the first key, or count those under former keys."""
 
     help = (
         "Encrypt stored credentials again under the first key of FIELD_ENCRYPTION_KEYS. Afterwards the other keys "
