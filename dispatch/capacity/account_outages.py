@@ -62,15 +62,17 @@ WHERE a.id = before.id
 RETURNING a.organization_id, a.name, before.outage, before.outage_since
 """
 
-# The SQL condition that an account is due for a probe.
-IS_PROBE_DUE = "EXISTS (SELECT FROM capacity_provideraccount WHERE is_active AND probe_at <= %(now)s)"
-_CLAIM_PROBES = """
+# Active accounts that are due for a probe, and deactivated ones whose outage has not ended.
+_DUE = "(is_active OR outage <> '') AND probe_at <= %(now)s"
+# The SQL condition that the loop has one of them to claim.
+IS_PROBE_DUE = f"EXISTS (SELECT FROM capacity_provideraccount WHERE {_DUE})"
+_CLAIM_PROBES = f"""
 UPDATE capacity_provideraccount SET probe_at = %(until)s
 WHERE id = ANY(ARRAY(
-    SELECT id FROM capacity_provideraccount WHERE is_active AND probe_at <= %(now)s
+    SELECT id FROM capacity_provideraccount WHERE {_DUE}
     ORDER BY probe_at LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 ))
-RETURNING id
+RETURNING id, is_active
 """
 
 
@@ -112,7 +114,7 @@ def record_success(account_id: int) -> None:
 def end_outage(account_id: int) -> None:
     """End the outage of an account that was deactivated, because no request and no probe of it will.
 
-    Jobs that wait for it resume, and use the other accounts. Runs in the transaction that deactivates it.
+    Jobs that wait for it resume, and use the other accounts. Usually runs in the transaction that deactivates it.
     """
     record_success(account_id)
 
@@ -167,10 +169,19 @@ def record_failure(account_id: int, outage: str, reason: str, *, is_certain: boo
 
 
 def claim_due_probes(limit: int) -> list[int]:
-    """Claim accounts that are due for a probe, and return their ids. Report each result with `record_probe`."""
+    """Claim accounts that are due for a probe, and return their ids. Report each result with `record_probe`.
+
+    Also end the outages of accounts that a process of an earlier version deactivated: it left them open.
+    """
     now = clock.now()
     until = now + timedelta(seconds=PROBE_LEASE_SECONDS)
-    return [pk for (pk,) in prepared.fetch_all(_CLAIM_PROBES, {"now": now, "until": until, "limit": limit})]
+    active_ids = []
+    for account_id, is_active in prepared.fetch_all(_CLAIM_PROBES, {"now": now, "until": until, "limit": limit}):
+        if is_active:
+            active_ids.append(account_id)
+        else:
+            end_outage(account_id)
+    return active_ids
 
 
 def record_probe(account_id: int, failure: tuple[str, str] | None) -> None:

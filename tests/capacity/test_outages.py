@@ -15,6 +15,8 @@ from dispatch.capacity.models import ProviderAccount
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
+from dispatch.core.runtime.due_checks import DueChecks
+from dispatch.core.runtime.loops import find_loop
 from dispatch.telephony.providers.base import RateLimited, Rejected, Submitted, Unknown
 from dispatch.telephony.services import bulk
 from dispatch.telephony.services.bulk import NewCall, RequestResult
@@ -169,6 +171,24 @@ def test_deactivating_an_account_ends_its_outage(account: ProviderAccount) -> No
     ended.name = "Old account"
     services.save_row(ended, {"name": "Old account"}, actor=SYSTEM)
     assert kinds() == ["account.outage_began", "account.outage_ended"], "once"
+
+
+def is_loop_woken() -> bool:
+    loop = find_loop("account_probes")
+    return loop.name in DueChecks([loop]).find_due({loop.name})
+
+
+def test_outage_of_an_account_that_an_earlier_version_deactivated_ends(account: ProviderAccount) -> None:
+    fail(account, 3)
+    ProviderAccount.objects.filter(pk=account.pk).update(is_active=False)
+    clock.travel(6)
+    assert is_loop_woken()
+    assert account_outages.claim_due_probes(10) == [], "nothing is requested from the provider"
+    assert (now_is(account).outage, now_is(account).probe_at) == ("", None)
+    assert kinds() == ["account.outage_began", "account.outage_ended"]
+    account_outages.defer_probe(account.pk)  # of a probe that ran meanwhile
+    clock.travel(6)
+    assert not is_loop_woken()
 
 
 def test_late_failures_of_a_deactivated_account_begin_no_outage(account: ProviderAccount) -> None:
