@@ -211,6 +211,33 @@ def test_a_failure_does_not_replace_a_reported_outcome(floor: Floor) -> None:
 
 
 @pytest.mark.parametrize(
+    ("pressed", "disposition"), [("1", "asked_later"), ("2", "agent_unreachable"), ("", "agent_unreachable")]
+)
+def test_a_failure_does_not_replace_an_outcome_that_a_key_records_again(
+    floor: Floor, pressed: str, disposition: str
+) -> None:
+    agent(floor, "wss://bots.example.com/x", starts="key")
+    for key, outcome in (("1", "asked_later"), ("2", "")):
+        KeyBranch.objects.create(
+            organization=floor.organization, campaign=floor.campaign, key=key, action="agent", disposition=outcome
+        )
+    (lead,) = floor.add(ANN)
+    handler = voice.LeadCallHandler()
+    Lead.objects.update(status="processing", claimed_at=clock.now(), token=1)
+    first = call_of(floor, subject_id=lead, keys_pressed="1")
+    handler.on_key(first, "1")
+    handler.on_agent_ended(first, AgentEnd(1, has_failed=True))
+    assert Lead.objects.get(pk=lead).disposition == "asked_later"
+    Call.objects.update(status="completed", ended_at=clock.now())
+    Lead.objects.update(token=2)
+    second = call_of(floor, subject_id=lead, attempt=2, sid="CA2", keys_pressed=pressed)
+    if pressed:
+        handler.on_key(second, pressed)
+    handler.on_agent_ended(second, AgentEnd(1, has_failed=True))
+    assert Lead.objects.get(pk=lead).disposition == disposition
+
+
+@pytest.mark.parametrize(
     "text",
     ["", "[", "[" * 5000, "null", "[1]", '{"disposition": "Not Valid"}', '{"disposition": 1, "notes": 2}',
      '{"call_back_at": "2020-01-01T00:00:00Z"}', '{"call_back_at": "tomorrow"}', '{"call_back_at": "2999-01-01"}'],

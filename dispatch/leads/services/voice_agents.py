@@ -16,6 +16,7 @@ from dispatch.core.models import Event
 from dispatch.leads.models import Campaign, Lead, LeadDispatch, VoiceAgent
 from dispatch.leads.rules import voice_agents as rules
 from dispatch.leads.rules.script import fill_in, split_names
+from dispatch.leads.services import branches
 from dispatch.leads.services.actions import LeadConflict
 from dispatch.leads.services.outcomes import report_outcome
 from dispatch.telephony.handlers import AgentConnection, AgentEnd
@@ -99,12 +100,25 @@ def record_end(lead: Lead, call: Call, end: AgentEnd) -> None:
 
 
 def _has_outcome(lead: Lead, call: Call) -> bool:
-    """Return whether an outcome was reported in this call. The lead may still have that of an earlier call."""
+    """Return whether an outcome was reported in this call. The lead may still have that of an earlier call.
+
+    A key that records the outcome that the lead has already appends no event.
+    """
+    if not lead.disposition:
+        return False
     reports = Event.objects.filter(
         organization_id=lead.organization_id, subject_type="lead", subject_id=lead.pk,
         kind="lead.outcome_reported", data__attempt=call.attempt, data__has_key="disposition",
     )  # fmt: skip
-    return bool(lead.disposition) and reports.exists()
+    return reports.exists() or lead.disposition in _outcomes_of_keys(lead, call)
+
+
+def _outcomes_of_keys(lead: Lead, call: Call) -> set[str]:
+    """Return the outcomes that the keys pressed in this call record."""
+    if not call.keys_pressed:
+        return set()
+    found = branches.load_branches(lead.campaign)
+    return {found[key].disposition for key in call.keys_pressed if key in found}
 
 
 def _report(lead_id: int, found: dict[str, Any]) -> None:
