@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from redis.client import PubSub
 
 from dispatch.core.redis import listener
 from dispatch.core.redis.client import client, connect, key
@@ -89,6 +90,33 @@ def test_lost_connection_counts_as_an_outage(listening: Listening, redis_proxy: 
     redis_proxy.accept_again()
     wait_until(lambda: listening.outages > 0, message="nobody learns that messages were lost")
     listening.hears(redis_proxy, "second")
+
+
+def test_ping_that_a_lost_connection_left_unanswered_is_not_waited_for(
+    redis_proxy: RedisProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subscriptions: list[PubSub] = []
+
+    class Recorded(PubSub):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            subscriptions.append(self)
+
+    monkeypatch.setattr("redis.client.PubSub", Recorded)
+    monkeypatch.setattr(listener, "CHECK_S", 0.1)
+    monkeypatch.setattr(listener, "ANSWER_S", 2 * PATIENCE)  # a slow server is not left
+    monkeypatch.setattr(listener, "POLL_S", 0.05)
+    listening = Listening()
+    try:
+        listening.hears(redis_proxy, "first")
+        redis_proxy.cut_after(b"PING")
+        wait_until(lambda: listening.outages > 0, message="nobody learns that messages were lost")
+        (subscription,) = subscriptions
+        wait_until(lambda: subscription.health_check_response_counter <= 0, message="it waits for the lost answer")
+        listening.hears(redis_proxy, "second")
+        assert (len(subscriptions), listening.outages, redis_proxy.cuts) == (1, 1, 1)
+    finally:
+        listening.stop()
 
 
 def test_listener_goes_on_when_its_channel_is_permitted_again(redis_proxy: RedisProxy, settings: Any) -> None:

@@ -41,7 +41,7 @@ def listen(
                 answered_at = time.monotonic()
                 while not is_stopping():
                     message = subscription.get_message(timeout=POLL_S)
-                    if message is not None or not subscription.health_check_response_counter:
+                    if message is not None or subscription.health_check_response_counter <= 0:
                         answered_at = time.monotonic()
                     elif time.monotonic() - answered_at > ANSWER_S:
                         # a hanging host acknowledges what is sent, so the connection itself raises nothing
@@ -51,7 +51,8 @@ def listen(
                     if message["type"] == "message":
                         on_message(message["data"].decode())
                     elif message["type"] == "subscribe":
-                        # also after a lost connection that the library has replaced
+                        # also after a lost connection that the library has replaced: nobody answers its pings
+                        subscription.health_check_response_counter = 0
                         if has_missed:
                             on_missed()
                         has_missed, is_logged, pause_s = True, False, FIRST_PAUSE_S
