@@ -123,7 +123,7 @@ class LeadAdmin(OwnedAdmin):
 
     @admin.action(description=_("Call now (within the calling rules)"), permissions=["act"])
     def call_now(self, request: Any, queryset: QuerySet) -> None:
-        self._each(request, queryset, lead_actions.dispatch_now, gettext("{count:,} due now."))
+        self._each(request, queryset, lead_actions.dispatch_now, gettext("{count:,} queued."))
 
     @admin.action(description=_("Cancel (no more calls; can't be undone)"), permissions=["act"])
     def cancel(self, request: Any, queryset: QuerySet) -> None:
@@ -134,12 +134,14 @@ class LeadAdmin(OwnedAdmin):
         permissions=["act"],
         dialog={
             "title": _("Call this lead now?"),
-            "description": _("The lead becomes due now. All calling rules still apply."),
+            "description": _(
+                "The lead becomes due now, unless it waits for its customer's rate. All calling rules still apply."
+            ),
         },
     )
     def call_this_now(self, request: Any, form: Any, object_id: str) -> HttpResponse:
         lead_actions.dispatch_now(int(object_id), actor=request.actor)
-        messages.success(request, gettext("The lead is due now."))
+        messages.success(request, gettext("Lead queued. It is called as soon as the calling rules allow."))
         return self.back_to(object_id)
 
     @action(
