@@ -44,10 +44,10 @@ def as_text(file: Any, *, largest: int) -> str:
 
 
 def read_rows(text: str, *, needs: str, most: int) -> list[tuple[int, dict[str, str]]]:
-    """Read the rows below the header, each with the number of its last line in the file and its cells by column.
+    """Read the rows below the header, each with its number and its cells by column.
 
-    Column names are in lower case, cells are stripped, and missing cells are "". The separator is a comma or a
-    semicolon. Empty rows are skipped.
+    The header is row 1, as in a spreadsheet; a cell may have several lines. Column names are in lower case, cells
+    are stripped, and missing cells are "". The separator is a comma or a semicolon. Empty rows are skipped.
 
     Raises BadFile if the column `needs` is missing, a name occurs twice, there is no row, or there are more than
     `most` rows. Files with too many columns or too long cells are rejected before they use much memory.
@@ -61,17 +61,17 @@ def read_rows(text: str, *, needs: str, most: int) -> list[tuple[int, dict[str, 
     try:
         names = [name.lower() for name in _cells(next(reader, []), 1)]
         _check_names(names, needs)
-        for position, cells in enumerate(reader, start=1):
-            values = _cells(cells, reader.line_num)
+        for position, cells in enumerate(reader, start=2):
+            values = _cells(cells, position)
             if any(values):
                 if len(rows) == most:
                     raise BadFile(_("The file has more than {most} rows. Split it.").format(most=f"{most:,}"))
                 values += [""] * (len(names) - len(values))
-                rows.append((reader.line_num, dict(zip(names, values, strict=False))))
-            elif position > MAX_EMPTY * most:
+                rows.append((position, dict(zip(names, values, strict=False))))
+            elif position > MAX_EMPTY * most + 1:
                 raise BadFile(_("The file has too many empty rows. Delete them."))
     except csv.Error as error:
-        invalid = _("The file is not valid CSV (row {line}): {error}.")
+        invalid = _("The file is not valid CSV (line {line}): {error}.")
         raise BadFile(invalid.format(line=reader.line_num, error=error)) from None
     if not rows:
         raise BadFile(_("The file has no rows below its header."))
@@ -82,20 +82,20 @@ def _short_lines(text: str) -> Iterator[str]:
     """Yield the text's lines. Raises BadFile for a line that is too long to be split into cells."""
     for number, line in enumerate(io.StringIO(text, newline=""), start=1):
         if len(line) > MAX_ROW:
-            too_long = _("Row {line} is longer than {most} characters.")
+            too_long = _("Line {line} is longer than {most} characters.")
             raise BadFile(too_long.format(line=number, most=f"{MAX_ROW:,}"))
         yield line
 
 
-def _cells(cells: list[str], line: int) -> list[str]:
+def _cells(cells: list[str], row: int) -> list[str]:
     """Return a row's stripped cells. Raises BadFile if there are too many, or one is too long."""
     if len(cells) > MAX_COLUMNS:
-        too_wide = _("Row {line} has {count} columns. A file can have at most {most}.")
-        raise BadFile(too_wide.format(line=line, count=f"{len(cells):,}", most=MAX_COLUMNS))
+        too_wide = _("Row {row} has {count} columns. A file can have at most {most}.")
+        raise BadFile(too_wide.format(row=row, count=f"{len(cells):,}", most=MAX_COLUMNS))
     values = [cell.strip() for cell in cells]
     if any(len(value) > MAX_CELL for value in values):
-        too_long = _("Row {line} has a cell longer than {most} characters.")
-        raise BadFile(too_long.format(line=line, most=f"{MAX_CELL:,}"))
+        too_long = _("Row {row} has a cell longer than {most} characters.")
+        raise BadFile(too_long.format(row=row, most=f"{MAX_CELL:,}"))
     return values
 
 

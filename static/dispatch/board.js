@@ -27,6 +27,7 @@
   let mapAt = 0;
   let mapTimer = 0;
   let asking = 0; // drawer requests in flight
+  let isOutdated = false; // whether the drawer is to be refreshed after them
   let news = 0; // number of events received so far
   let newsOfAll = 0; // its value at the last full refetch
   const newsOf = new Map(); // job id → its value at the job's latest event
@@ -405,6 +406,7 @@
   /* Updates during a drawer request are fetched after it, because its response may be older. */
   function refreshDrawer() {
     const body = document.getElementById("drawer-body");
+    isOutdated = Boolean(body && asking);
     if (!body || asking) return;
     refreshThread();
     window.htmx.trigger("#notes-list", "refresh");
@@ -431,7 +433,7 @@
     xhr.addEventListener("loadend", () => {
       asking -= 1;
       if (isAborted) return;
-      if (Math.max(newsOf.get(openJob()) || 0, newsOfAll) > asOf) refreshDrawer();
+      if (isOutdated || Math.max(newsOf.get(openJob()) || 0, newsOfAll) > asOf) refreshDrawer();
     });
   }
 

@@ -93,20 +93,22 @@
   function keepNote(event) {
     const { target, xhr, requestConfig: { verb } } = event.detail;
     if (target.id !== "duty") return;
+    const button = target.querySelector("[popovertarget]");
+    if (verb === "get" && xhr.status === 204 && former) { // the duty shown is the present one again
+      button.replaceChildren(...former.parts);
+      button.title = former.title;
+      former = null;
+      return;
+    }
     if (verb !== "get" || !isWriting()) {
       if (event.detail.shouldSwap) former = null;
       return;
     }
     event.detail.shouldSwap = false;
-    const button = target.querySelector("[popovertarget]");
     if (xhr.status === 200 && !former) { // another duty than the one shown
       former = { parts: [...button.childNodes], title: button.title };
       button.replaceChildren(T.get("Off duty: send your note"));
       button.title = "";
-    } else if (xhr.status === 204 && former) {
-      button.replaceChildren(...former.parts);
-      button.title = former.title;
-      former = null;
     }
   }
 

@@ -102,3 +102,13 @@ def test_open_page_keeps_a_switch_that_another_person_set(
     form.pop(switch, None)
     send_form(root, row, form if not before else {**form, switch: "on"})
     assert getattr(row, switch) is before, "the page itself sets the switch"
+
+
+def test_open_page_keeps_the_second_factor_that_another_person_chose() -> None:
+    row = provider(make.organization("Ours"))
+    root = browser(make.user("Root", is_superuser=True))
+    form = open_form(root, row)
+    (chosen, *_) = (value for value in IdentityProvider.SecondFactor.values if value != row.second_factor)
+    IdentityProvider.objects.filter(pk=row.pk).update(second_factor=chosen)
+    send_form(root, row, {**form, "acr_values": "high"})
+    assert (row.second_factor, row.acr_values) == (chosen, "high")

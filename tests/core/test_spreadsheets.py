@@ -28,7 +28,7 @@ def wide(columns: int, rows: int) -> str:
 
 
 HOSTILE = {
-    "20,000 columns": (wide(20_000, 1), f"Row 1 is longer than {MAX_ROW:,} characters"),
+    "20,000 columns": (wide(20_000, 1), f"Line 1 is longer than {MAX_ROW:,} characters"),
     "20,000 columns of one name": ("phone" + ",a" * 20_000 + "\n1\n", f"at most {MAX_COLUMNS}."),
     "2,000 columns, 4,000 rows": (wide(2_000, 4_000), f"at most {MAX_COLUMNS}."),
     "a million rows": ("phone\n" + "1\n" * 1_000_000, "more than 10,000 rows"),
@@ -68,6 +68,11 @@ def test_row_limit_is_exact():
     assert len(read_rows("phone\n1\n\n2\n", needs="phone", most=2)) == 2
     with pytest.raises(BadFile, match="more than 2 rows"):
         read_rows("phone\n1\n2\n3\n", needs="phone", most=2)
+
+
+def test_rows_are_numbered_as_in_a_spreadsheet():
+    rows = read_rows('phone,note\n1,"two\nlines"\n\n2,\n', needs="phone", most=2)
+    assert [(number, row["phone"]) for number, row in rows] == [(2, "1"), (4, "2")]
 
 
 def test_doubled_column_names_are_listed_briefly():

@@ -115,6 +115,12 @@ def test_note_that_is_being_written_stays_when_the_duty_ends_elsewhere(floor: Fl
     switch(False)
     expect(unsent).to_be_visible()
     note.fill("")
+    switch(True)
+    expect(page.get_by_role("button", name="On duty", exact=True)).to_be_visible()
+    note.fill("Forget it.")
+    switch(False)
+    expect(unsent).to_be_visible()
+    note.fill("")
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Go on duty")).to_be_visible()
 

@@ -37,7 +37,7 @@ class DataSubject:
 
     A customer is identified by `phone` (E.164) or `email`, a technician or a user by id together with the current
     phone and email. Of an invited person who has not joined, the organization has the invitation only, and not the
-    user: `invitation_id` is the id of the membership, and `phone` the one that the inviter entered.
+    user: `invitation_id` is the id of the membership. `phone` is empty, because the inviter entered it.
     `is_whole_account`: export also what a user shares with other organizations. Only operators may.
     """
 

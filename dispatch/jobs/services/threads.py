@@ -14,6 +14,7 @@ from dispatch.core import clock, events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.core.models import Event
 from dispatch.core.stored_texts import translate_stored
 from dispatch.jobs import signed_links
@@ -33,6 +34,13 @@ LONGEST = 600
 CONFIRM_AGAIN = timedelta(hours=1)
 # Statuses after which a text will not arrive.
 FAILED = frozenset({"undelivered", "failed", "rejected", "canceled", "not_sent"})
+NO_RECIPIENT = mark(
+    "Nobody can be texted about this job: no technician has it, is being called for it or has texted about it."
+)
+NOT_A_RECIPIENT = mark(
+    "You can't text this technician here: they don't have this job, aren't being called for it and haven't texted "
+    "about it."
+)
 
 
 def open_jobs(technician: Technician) -> list[Job]:
@@ -157,12 +165,7 @@ def send(job_id: int, body: str, *, technician_id: int | None = None, actor: Act
         job = transitions.lock_job(job_id, "organization")
         technician = next((one for one in recipients(job) if technician_id in (None, one.pk)), None)
         if technician is None:
-            raise Conflict(
-                _(
-                    "You can't text this technician here: they don't have this job and aren't being called for "
-                    "it. Reload the page."
-                )
-            )
+            raise Conflict(_(NO_RECIPIENT if technician_id is None else NOT_A_RECIPIENT))
         last = telephony.texts_of(Text.Purpose.THREAD, job.pk).first()
         try:
             text = telephony.create_text(

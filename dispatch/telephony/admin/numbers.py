@@ -32,6 +32,7 @@ from dispatch.telephony.models import NumberHealthPolicy
 from dispatch.telephony.services import number_rests
 
 PLACED = mark_stored("Placed a test call (call {id}).")
+mark_stored("Ended the rest.")  # in rows of earlier versions
 # Pairs of a label in the provider's console and the kind in our URL.
 _ENTRIES = (
     (_("A call comes in"), "voice"),
