@@ -173,13 +173,17 @@ def read_invitation(token: str) -> Invitation | None:
     return Invitation(membership, claims["mailed"])
 
 
-def read_invitation_of(url: str) -> Invitation | None:
-    """Return the invitation to whose page the URL leads; None for any other page."""
+def is_own_invitation(url: str, user: User) -> bool:
+    """Return whether the URL leads to the page of an open invitation of this user.
+
+    With such a URL, the user may sign in even if they may open nothing else.
+    """
     try:
         match = resolve(urlsplit(url).path)
     except (Resolver404, ValueError):
-        return None
-    return read_invitation(match.kwargs["token"]) if match.view_name == "join" else None
+        return False
+    invitation = read_invitation(match.kwargs["token"]) if match.view_name == "join" else None
+    return invitation is not None and invitation.user == user
 
 
 def _send_mail(user: User, subject: str, text: str) -> bool:

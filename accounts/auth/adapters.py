@@ -44,17 +44,16 @@ class AccountAdapter(DefaultAccountAdapter):
         """Refuse people without an active membership, as the sign-in form does; a passkey skips that form.
 
         If they did not sign in at a provider, also refuse those whose organizations require single sign-on. The
-        link of another organization's invitation still opens: no provider accepts it for them, and the session
-        reaches nothing else.
+        link of an invitation still opens for both: no provider accepts it for them, and the session reaches no
+        organization.
         """
+        is_by_provider = sso.SESSION_KEY in (kwargs.get("signal_kwargs") or {})
+        target = kwargs.get("redirect_url") or get_next_redirect_url(request) or ""
+        if not is_by_provider and invitations.is_own_invitation(target, user):
+            return None
         if not (user.is_active and user.is_staff):
             return self.respond_user_inactive(request, user)
-        is_by_provider = sso.SESSION_KEY in (kwargs.get("signal_kwargs") or {})
-        if is_by_provider or not (required := sso.required_provider(user)):
-            return None
-        target = kwargs.get("redirect_url") or get_next_redirect_url(request) or ""
-        invitation = invitations.read_invitation_of(target)
-        if invitation is None or invitation.user != user:
+        if not is_by_provider and (required := sso.required_provider(user)):
             return TemplateResponse(request, "sso/required.html", {"provider": required}, status=403)
         return None
 

@@ -7,6 +7,7 @@ from typing import Any
 from allauth.account.internal.flows.login import clear_authentication_records, perform_password_login
 from allauth.account.internal.stagekit import clear_login
 from allauth.account.models import Login
+from allauth.account.utils import get_next_redirect_url
 from allauth.mfa.webauthn.views import LoginWebAuthnView, RemoveWebAuthnView
 from allauth.usersessions.models import UserSession
 from django.contrib import admin, messages
@@ -23,7 +24,7 @@ from django.views import View
 from django.views.decorators.cache import never_cache
 from unfold.forms import AuthenticationForm
 
-from accounts import services
+from accounts import invitations, services
 from accounts.auth import sessions
 from accounts.auth.adapters import MFAAdapter
 from accounts.auth.passwords import MAX_PASSWORD_LENGTH
@@ -47,6 +48,11 @@ class SignInForm(AuthenticationForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["username"].label = _("Email")
+
+    def confirm_login_allowed(self, user: Any) -> None:
+        """Refuse people without an active membership, except with the link of an invitation of their own."""
+        if not invitations.is_own_invitation(get_next_redirect_url(self.request) or "", user):
+            super().confirm_login_allowed(user)
 
     def get_invalid_login_error(self) -> ValidationError:
         return ValidationError(
