@@ -131,6 +131,6 @@ class IdentityProviderAdmin(OwnedAdmin):
         except SignInFailed as failure:
             text = '<div id="dialog-form"><p>{}</p><p>{}</p></div>'
             return HttpResponse(format_html(text, failure.text, failure.detail))
-        starts.allow_start(request, provider)
+        starts.allow_start(request, provider, is_trial=True)
         target = f"{reverse('sso_begin', args=[provider.pk])}?try=1"
         return HttpResponse(headers={"HX-Redirect": target})

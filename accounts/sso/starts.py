@@ -16,15 +16,18 @@ SESSION_KEY = "sso_start"
 VALID_S = 600
 
 
-def allow_start(request: HttpRequest, provider: IdentityProvider) -> None:
+def allow_start(request: HttpRequest, provider: IdentityProvider, *, is_trial: bool) -> None:
     """Allow this browser to begin a sign-in or a trial at the provider. Call it for a submitted form only."""
-    request.session[SESSION_KEY] = {"provider": provider.pk, "at": clock.now().timestamp()}
+    request.session[SESSION_KEY] = {"provider": provider.pk, "try": is_trial, "at": clock.now().timestamp()}
 
 
-def may_start(request: HttpRequest, provider: IdentityProvider) -> bool:
-    """Return whether the form was submitted in this browser lately. It counts until the sign-in is complete."""
+def may_start(request: HttpRequest, provider: IdentityProvider, *, is_trial: bool) -> bool:
+    """Return whether the form was submitted in this browser lately. It counts until the sign-in is complete.
+
+    The dialog of a trial allows no sign-in: the provider that is tried may lead the browser to one.
+    """
     start = request.session.get(SESSION_KEY)
-    if start is None or start["provider"] != provider.pk:
+    if start is None or (start["provider"], start.get("try", False)) != (provider.pk, is_trial):
         return False
     return bool(clock.now().timestamp() - start["at"] < VALID_S)
 

@@ -100,7 +100,7 @@ class StartView(View):
         if not form.is_valid():
             return self._page(request, form, status=422)
         next_url = _next_url(request)
-        starts.allow_start(request, form.provider)
+        starts.allow_start(request, form.provider, is_trial=False)
         target = reverse("sso_begin", args=[form.provider.pk])
         context = {
             "provider": form.provider,
@@ -125,7 +125,7 @@ def begin_sign_in(request: HttpRequest, pk: int) -> HttpResponse:
     provider = get_object_or_404(rows, pk=pk)
     if is_trial and not may_try(request, provider):
         raise PermissionDenied
-    if not starts.may_start(request, provider):
+    if not starts.may_start(request, provider, is_trial=is_trial):
         return HttpResponseRedirect(_form_url(request, provider, is_trial=is_trial))
     if not _is_within_limits(request, provider):
         return _render_too_many_requests(request)

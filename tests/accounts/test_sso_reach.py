@@ -17,7 +17,7 @@ from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from tests.accounts import second_factor as password
 from tests.accounts.second_factor import Steps, is_signed_in
-from tests.accounts.single_sign_on import configure, sign_in, text_of
+from tests.accounts.single_sign_on import configure, sign_in, submit_start, text_of
 from tests.support import factories as make
 from tests.support.openid_provider import OpenIdProvider
 
@@ -109,6 +109,23 @@ def test_session_of_a_provider_says_how_to_accept_an_invitation(
     assert client.answer.status_code == 403  # type: ignore[attr-defined]
     assert "can't join Theirs for you. Sign out, open the link of the invitation again" in text_of(client)
     assert "second factor" not in text_of(client)
+
+
+# --- a trial --------------------------------------------------------------------------------------------------
+
+
+def test_trial_allows_its_provider_no_sign_in(row: Any, acme: Organization, idp: OpenIdProvider) -> None:
+    """The provider may lead the browser to a sign-in, and answer it with one of its people."""
+    boss = make.admin(acme)
+    client = make.browser(boss)
+    submit_start(row, client, "?try=1")
+    assert client.get(f"/account/sso/{row.pk}/").url == "/account/sso/?organization=acme", "the form, which asks"
+    assert client.get("/api/v1/me/").json()["user"]["email"] == boss.email
+    assert "would be signed in as Dispatcher" in text_of(sign_in(row, idp, client, "?try=1"))
+    assert client.get(f"/account/sso/{row.pk}/").url == "/account/sso/?organization=acme"
+    submit_start(row, client)
+    settings_page = reverse("admin:accounts_identityprovider_change", args=[row.pk])
+    assert client.get(f"/account/sso/{row.pk}/?try=1").url == settings_page, "the form allows no trial"
 
 
 # --- changes of the provider's settings -------------------------------------------------------------------------
