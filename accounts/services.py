@@ -280,15 +280,15 @@ def add_member(
 def join_organization(invitation: Invitation, *, name: str, phone: str, password: str | None = None) -> Membership:
     """Make the invitee a member with the name and phone (E.164, or empty) they confirmed.
 
-    `password`: what they chose, if the link may set one. Idempotent without it. Raises Conflict if the invitation
-    was withdrawn meanwhile, or with a password if the link may no longer set one.
+    `password`: what they chose, if the link may set one. Idempotent without it. Raises Conflict if meanwhile the
+    invitation was withdrawn or the address changed, or with a password if the link may no longer set one.
     """
     with transaction.atomic():
         # In the order of a join by single sign-on.
         user = User.objects.select_for_update(no_key=True).filter(pk=invitation.membership.user_id).first()
         members = Membership.objects.select_for_update(no_key=True)
         membership = members.filter(pk=invitation.membership.pk, user=user).first()
-        if user is None or membership is None:
+        if user is None or membership is None or user.email != invitation.user.email:
             raise _invitation_ended()
         if password is not None:
             _set_first_password(Invitation(membership, invitation.mailed), user, password)

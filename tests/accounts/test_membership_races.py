@@ -91,6 +91,17 @@ def test_second_invitation_sets_no_password_of_an_account_that_just_joined(invit
     assert [each.organization.name for each in person.memberships.filter(is_active=True)] == ["Ours"]
 
 
+def test_link_to_the_former_address_sets_no_password_while_the_address_is_corrected(invited: Membership) -> None:
+    link = link_of(invited)
+    correct = lambda: User.objects.filter(email=EMAIL).update(email="dana@example.org")  # noqa: E731
+    answer = answer_after(correct, lambda: choose_password(link, phone=""))
+    assert (answer.status_code, answer.url) == (302, link)
+    assert "This invitation is no longer valid" in Client().get(link).content.decode()
+    person = User.objects.get(email="dana@example.org")
+    assert (person.has_usable_password(), person.email_confirmed_at) == (False, None)
+    assert not person.joined_memberships.exists()
+
+
 @pytest.mark.parametrize("what", ["role", "removal", "duty"])
 def test_change_of_a_member_who_was_just_removed_is_a_conflict(organization: Organization, what: str) -> None:
     boss, dana = make.admin(organization), make.dispatcher(organization)
