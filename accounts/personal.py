@@ -141,9 +141,11 @@ def erase(person: DataSubject) -> int:
     invitations by this organization.
     """
     count = _withdraw_invitations(person)
-    for user in list(_users_of(person)):
+    for found in list(_users_of(person)):
+        user = _lock_account(found)
+        if reasons := list(blocked_by(person)):  # again: they may have joined another organization meanwhile
+            raise personal_data.StillNeeded(" ".join(reasons))
         _withdraw_other_invitations(user)
-        User.objects.select_for_update(no_key=True).get(pk=user.pk)  # before memberships, as when they join
         for model in SIGN_INS:
             model.objects.filter(username=user.email).delete()
         services.revoke_keys_of(user, actor=SYSTEM)
@@ -181,12 +183,17 @@ def _withdraw_invitations(person: DataSubject) -> int:
     return count
 
 
+def _lock_account(user: User) -> User:
+    """Return the account, locked so that it accepts no invitation meanwhile."""
+    inviting = user.memberships.filter(joined_at=None).values("organization")
+    organizations = Organization.objects.filter(pk__in=inviting).order_by("pk")
+    list(organizations.select_for_update(no_key=True))  # before the user, as when an invitation is withdrawn
+    return User.objects.select_for_update(no_key=True).get(pk=user.pk)  # before memberships, as when they join
+
+
 def _withdraw_other_invitations(user: User) -> None:
     """End all open invitations of the account: nobody can accept them with the address that replaces its own."""
-    invitations = user.memberships.filter(joined_at=None)
-    inviting = Organization.objects.filter(pk__in=invitations.values("organization")).order_by("pk")
-    list(inviting.select_for_update(no_key=True))  # before the user, as when an invitation is withdrawn
-    for invitation in invitations:
+    for invitation in user.memberships.filter(joined_at=None):
         services.remove_member(invitation.pk, actor=SYSTEM)
 
 

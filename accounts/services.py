@@ -412,7 +412,8 @@ def delete_user(user: User, *, actor: Actor) -> None:
     Raises LastAdmin and BreakGlassOwner, and then changes nothing.
     """
     with transaction.atomic():
-        organizations = Organization.objects.filter(memberships__user=user.pk).order_by("pk")
+        own = Membership.objects.filter(user=user.pk).values("organization")  # a join would lock memberships, too
+        organizations = Organization.objects.filter(pk__in=own).order_by("pk")
         list(organizations.select_for_update(no_key=True))  # before the user, as when an invitation is withdrawn
         row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
         revoke_keys_of(row, actor=actor)

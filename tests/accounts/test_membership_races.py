@@ -14,7 +14,11 @@ from django.urls import reverse
 from accounts import invitations, services
 from accounts.invitations import Invitation
 from accounts.models import Membership, Organization, User
+from dispatch.core import clock
 from dispatch.core.events import SYSTEM
+from dispatch.core.models import Event
+from dispatch.core.privacy import personal_data
+from dispatch.core.privacy.personal_data import DataSubject
 from tests.accounts.test_invitations import CHOSEN, choose_password
 from tests.api.client import Api
 from tests.core.threads import Elsewhere
@@ -100,6 +104,37 @@ def test_link_to_the_former_address_sets_no_password_while_the_address_is_correc
     person = User.objects.get(email="dana@example.org")
     assert (person.has_usable_password(), person.email_confirmed_at) == (False, None)
     assert not person.joined_memberships.exists()
+
+
+def accept_while(invited: Membership, action: Callable[[], object]) -> Elsewhere:
+    """Begin the action while the person accepts the invitation, and return it after they have joined."""
+    with transaction.atomic():
+        User.objects.select_for_update(no_key=True).get(pk=invited.user_id)  # the first step of accepting
+        acting = Elsewhere(action)
+        acting.wait_for_lock()
+        services.join_organization(Invitation(invited, mailed=False), name="Dana", phone="")
+    return acting
+
+
+def test_deletion_of_a_user_waits_for_the_invitation_that_they_accept(invited: Membership) -> None:
+    deleting = accept_while(invited, lambda: services.delete_user(invited.user, actor=SYSTEM))
+    deleting.finish()
+    assert not User.objects.filter(email=EMAIL).exists()
+    events = Event.objects.filter(subject_id=invited.pk, kind__startswith="membership.").order_by("pk")
+    kinds = [event.kind.removeprefix("membership.") for event in events]
+    assert kinds == ["added", "joined", "changed", "removed"]
+
+
+def test_member_who_joins_another_organization_meanwhile_is_not_erased(invited: Membership) -> None:
+    ours = make.organization("Their first")
+    Membership.objects.create(organization=ours, user=invited.user, role="dispatcher", joined_at=clock.now())
+    person = DataSubject(ours.pk, user_id=invited.user_id)
+    erasing = accept_while(invited, lambda: personal_data.erase_person(person, actor=SYSTEM))
+    with pytest.raises(personal_data.StillNeeded, match="member of other organizations"):
+        erasing.finish()
+    assert User.objects.get(email=EMAIL).active_memberships, "nothing was changed"
+    invited.refresh_from_db()
+    assert invited.is_active
 
 
 @pytest.mark.parametrize("what", ["role", "removal", "duty"])
