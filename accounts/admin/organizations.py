@@ -428,7 +428,13 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
     )
     def reset_single_sign_on(self, request: HttpRequest, form: Any, object_id: str) -> HttpResponse:
         if sso.unlink_identity(self.get_object(request, object_id), actor=request.actor):
-            messages.success(request, gettext("The link was removed. The next sign-in creates a new one."))
+            messages.success(
+                request,
+                gettext(
+                    "The link was removed, and their sessions by single sign-on were ended. "
+                    "The next sign-in creates a new link."
+                ),
+            )
         else:
             messages.warning(request, gettext("This person has not signed in by single sign-on."))
         return self.back_to(object_id)

@@ -93,7 +93,7 @@ def record_trial(provider: IdentityProvider, *, actor: Actor) -> None:
 
 
 def unlink_identity(membership: Membership, *, actor: Actor) -> bool:
-    """Delete the link of a member to an identity of the provider. Return whether there was one.
+    """Delete the link of a member to an identity of the provider. Return whether there was one, or a session.
 
     Sessions that the provider opened end: the former identity may be another person by now.
     """
@@ -101,14 +101,15 @@ def unlink_identity(membership: Membership, *, actor: Actor) -> bool:
     if provider is None:
         return False
     with transaction.atomic():
-        user = User.objects.select_for_update(no_key=True).get(pk=membership.user_id)  # as when they sign in
+        # As when an identity is linked.
+        user = User.objects.select_for_update(no_key=True).get(pk=membership.user_id)
         count, _ = SocialAccount.objects.filter(provider=provider.provider_id, user=user).delete()
         kinds = ["membership.sso_unlinked"] if count else []
         if sessions.end_provider_sessions(user, provider.pk):
             kinds.append("membership.sessions_ended")
         for kind in kinds:
             events.append(membership.organization_id, kind, membership.pk, actor=actor, user_id=user.pk)
-    return bool(count)
+    return bool(kinds)
 
 
 def _append_event(provider: IdentityProvider, kind: str, actor: Actor, **data: Any) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from allauth.socialaccount.models import SocialAccount
 from django.test import Client
 from django.urls import reverse
 
@@ -181,6 +182,21 @@ def test_reset_of_an_identity_ends_its_sessions_and_no_others(
     assert [event.kind for event in events][-2:] == ["membership.sso_unlinked", "membership.sessions_ended"]
     idp.claims["sub"] = "0815"
     assert slugs(sign_in(row, idp)) == ["acme"]
+
+
+def test_reset_ends_a_session_whose_link_was_already_removed(
+    row: Any, acme: Organization, dana: User, idp: OpenIdProvider
+) -> None:
+    former = sign_in(row, idp)
+    SocialAccount.objects.all().delete()
+    boss = make.browser(make.admin(acme))
+    url = reverse("admin:accounts_membership_reset_single_sign_on", args=[dana.memberships.get().pk])
+    assert boss.post(url, {"_form_submitted": "True"}).status_code == 200
+    assert former.get("/api/v1/me/").status_code == 401
+    page = boss.get(reverse("admin:index")).content.decode()
+    assert "their sessions by single sign-on were ended" in page
+    boss.post(url, {"_form_submitted": "True"})
+    assert "has not signed in by single sign-on" in boss.get(reverse("admin:index")).content.decode()
 
 
 def changed(row: IdentityProvider, values: dict[str, str]) -> IdentityProvider:
