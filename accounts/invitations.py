@@ -104,7 +104,7 @@ def sends_mail() -> bool:
 def take_mail_token(user: User, organization_ids: Collection[int]) -> None:
     """Count one mail to this person from these organizations (none: from the operator).
 
-    Raises Throttled if there were too many within an hour. Without a mail server, nothing is sent or limited.
+    Raises Throttled if there were too many recently. Without a mail server, nothing is sent or limited.
     """
     if not sends_mail():
         return

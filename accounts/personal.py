@@ -32,8 +32,8 @@ from dispatch.core.privacy.personal_data import DataSubject, EventReference, Per
 
 SIGN_INS = (AccessAttempt, AccessLog)
 LEFT_OUT = (
-    "Sign-ins, sessions, second factors and security emails belong to an account that other organizations share. "
-    "A superuser can export them."
+    "Sign-ins, sessions, second factors and security emails belong to an account that is not this organization's "
+    "alone. A superuser can export them."
 )
 
 

@@ -167,7 +167,7 @@ class MemberViewSet(mixins.ListModelMixin, mixins.RetrieveModelMixin, Organizati
     @extend_schema(request=None, responses=AddedMemberSerializer)
     @action(detail=True, methods=["post"])
     def invite(self, request: Request, **kwargs: Any) -> Response:
-        """Send the invitation again. At most five are mailed to one person within an hour."""
+        """Send the invitation again. Five can be mailed to one person at once, then one every twelve minutes."""
         member = self.get_object()
         if member.joined_at is not None:
             raise Unprocessable("This person has already joined.", "already_joined")
