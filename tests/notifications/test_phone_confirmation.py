@@ -253,6 +253,6 @@ def test_phone_in_use_before_the_upgrade_is_accepted_for_a_month(texting: Watch,
     for person in (ana, root):
         assert phone_confirmation.is_usable(texting.organization.pk, person)
         assert phone_confirmation.needs_confirmation(texting.organization.pk, person)
-    assert "Alerts still go to (602) 555-0142 until" in page_of(make.browser(ana))
+    assert "Alerts still text and call (602) 555-0142 until" in page_of(make.browser(ana))
     clock.travel(timedelta(days=31).total_seconds())
     assert not phone_confirmation.usable_phones(texting.organization.pk, [ana, root])
