@@ -117,7 +117,8 @@ def test_stored_text_takes_the_job_that_a_duplicate_is_merged_into(texting: Floo
     services.merge_duplicate(duplicate.pk, actor=MARIA)
     after = texting.job(job)
     assert (after.status, after.technician, texting.status(duplicate)) == ("assigned", ann, "cancelled")
-    assert texting.kinds(job)[-1] == "job.duplicate_merged"
+    kinds = [kind for kind in texting.kinds(job) if kind.startswith("job.")]  # the answer to Ann may be sent later
+    assert kinds[-1] == "job.duplicate_merged"
 
 
 def test_stored_key_of_a_call_back_counts_before_a_decision(floor: Floor) -> None:
