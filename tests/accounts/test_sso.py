@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -25,17 +24,6 @@ from tests.support import factories as make
 from tests.support.openid_provider import OpenIdProvider
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def idp() -> Iterator[OpenIdProvider]:
-    with OpenIdProvider() as provider:
-        yield provider
-
-
-@pytest.fixture
-def acme() -> Organization:
-    return make.organization("Acme", slug="acme")
 
 
 @pytest.fixture

@@ -36,32 +36,9 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def idp() -> Iterator[OpenIdProvider]:
-    with OpenIdProvider() as provider:
-        yield provider
-
-
-@pytest.fixture
 def evil() -> Iterator[OpenIdProvider]:
     with OpenIdProvider(key=1) as provider:
         yield provider
-
-
-@pytest.fixture
-def acme() -> Organization:
-    return make.organization("Acme", slug="acme")
-
-
-@pytest.fixture
-def dana(acme: Organization) -> User:
-    person = make.user("Dana", email="dana@acme.example")
-    Membership.objects.create(organization=acme, user=person, role="dispatcher")
-    return person
-
-
-@pytest.fixture
-def row(acme: Organization, dana: User, idp: OpenIdProvider) -> IdentityProvider:
-    return configure(acme, idp)
 
 
 def changed(url: str, **parameters: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -11,41 +10,18 @@ from django.test import Client
 from django.urls import reverse
 
 from accounts import invitations, services
-from accounts.models import IdentityProvider, Membership, Organization, User
+from accounts.models import IdentityProvider, Organization, User
 from accounts.sso import services as sso
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from tests.accounts import second_factor as password
 from tests.accounts.second_factor import Steps, is_signed_in
-from tests.accounts.single_sign_on import configure, sign_in, submit_start, text_of
+from tests.accounts.single_sign_on import sign_in, submit_start, text_of
 from tests.support import factories as make
 from tests.support.openid_provider import OpenIdProvider
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def idp() -> Iterator[OpenIdProvider]:
-    with OpenIdProvider() as provider:
-        yield provider
-
-
-@pytest.fixture
-def acme() -> Organization:
-    return make.organization("Acme", slug="acme")
-
-
-@pytest.fixture
-def dana(acme: Organization) -> User:
-    person = make.user("Dana", email="dana@acme.example")
-    Membership.objects.create(organization=acme, user=person, role="dispatcher")
-    return person
-
-
-@pytest.fixture
-def row(acme: Organization, dana: User, idp: OpenIdProvider) -> IdentityProvider:
-    return configure(acme, idp)
 
 
 def slugs(client: Client) -> list[str]:

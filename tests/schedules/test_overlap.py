@@ -179,12 +179,17 @@ def test_runs_of_a_backfill_wait_for_each_other(world: World) -> None:
     assert world.note.times == [run.trigger_at for run in made]
 
 
-def test_an_occurrence_waits_for_one_run_of_a_backfill(world: World) -> None:
+def backfilled(world: World, hours: int) -> tuple[Schedule, list[Run]]:
+    """Return an hourly schedule whose runs wait for each other, and the runs of a backfill of its past hours."""
     schedule = world.schedule(every=1, unit="hour", overlap="buffer_one", missed="last")
     since = clock.now()
-    world.travel(3 * 3600)
+    world.travel(hours * 3600)
     world.go()
-    made = backfill.run_range(schedule.pk, since, clock.now(), actor=ANA)
+    return schedule, backfill.run_range(schedule.pk, since, clock.now(), actor=ANA)
+
+
+def test_an_occurrence_waits_for_one_run_of_a_backfill(world: World) -> None:
+    _, made = backfilled(world, 3)
     started = []
     for _ in range(4):  # occurrences 6 and 7 are younger than the runs of the backfill
         world.travel(3600)
@@ -199,11 +204,7 @@ def test_an_occurrence_waits_for_one_run_of_a_backfill(world: World) -> None:
 
 
 def test_the_end_of_a_run_wakes_one_run_of_a_backfill(world: World) -> None:
-    schedule = world.schedule(every=1, unit="hour", overlap="buffer_one", missed="last")
-    since = clock.now()
-    world.travel(6 * 3600)
-    world.go()
-    made = backfill.run_range(schedule.pk, since, clock.now(), actor=ANA)
+    schedule, made = backfilled(world, 6)
     world.execute()
     waiting = schedule.runs.filter(waiting_for="earlier")
     before = dict(waiting.values_list("pk", "due_at"))
