@@ -142,7 +142,7 @@ def erase(person: DataSubject) -> int:
     """
     count = _withdraw_invitations(person)
     for found in list(_users_of(person)):
-        user = _lock_account(found)
+        user = services.lock_account(found, found.memberships.filter(joined_at=None))
         if reasons := list(blocked_by(person)):  # again: they may have joined another organization meanwhile
             raise personal_data.StillNeeded(" ".join(reasons))
         _withdraw_other_invitations(user)
@@ -181,14 +181,6 @@ def _withdraw_invitations(person: DataSubject) -> int:
         User.objects.filter(pk=invitation.user_id, name="", memberships=None, is_superuser=False).delete()
         count += 1
     return count
-
-
-def _lock_account(user: User) -> User:
-    """Return the account, locked so that it accepts no invitation meanwhile."""
-    inviting = user.memberships.filter(joined_at=None).values("organization")
-    organizations = Organization.objects.filter(pk__in=inviting).order_by("pk")
-    list(organizations.select_for_update(no_key=True))  # before the user, as when an invitation is withdrawn
-    return User.objects.select_for_update(no_key=True).get(pk=user.pk)  # before memberships, as when they join
 
 
 def _withdraw_other_invitations(user: User) -> None:

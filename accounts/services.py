@@ -406,16 +406,24 @@ def remove_member(membership_id: int, *, actor: Actor) -> None:
         membership.delete()
 
 
+def lock_account(user: User, memberships: QuerySet[Membership]) -> User:
+    """Return the user, locked so that they accept no invitation meanwhile. Call it in a transaction.
+
+    The organizations of the `memberships` are locked before, as when an invitation is withdrawn. A person who
+    joins locks the user before the membership.
+    """
+    organizations = Organization.objects.filter(pk__in=memberships.values("organization")).order_by("pk")
+    list(organizations.select_for_update(no_key=True))
+    return User.objects.select_for_update(no_key=True).get(pk=user.pk)
+
+
 def delete_user(user: User, *, actor: Actor) -> None:
     """Revoke the user's keys, end their memberships, and delete the account.
 
     Raises LastAdmin and BreakGlassOwner, and then changes nothing.
     """
     with transaction.atomic():
-        own = Membership.objects.filter(user=user.pk).values("organization")  # a join would lock memberships, too
-        organizations = Organization.objects.filter(pk__in=own).order_by("pk")
-        list(organizations.select_for_update(no_key=True))  # before the user, as when an invitation is withdrawn
-        row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        row = lock_account(user, user.memberships.all())
         revoke_keys_of(row, actor=actor)
         for membership_id in row.memberships.order_by("organization").values_list("pk", flat=True):
             remove_member(membership_id, actor=actor)
