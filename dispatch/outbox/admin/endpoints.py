@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 from urllib.parse import urlencode
 
@@ -240,25 +242,21 @@ class EndpointAdmin(OwnedAdmin):
     # --- Actions ----------------------------------------------------------------------------------------------
     @admin.action(description=_("Pause (messages are kept)"), permissions=["act"])
     def pause(self, request: Any, queryset: QuerySet) -> None:
-        done, same = self.change_each(
-            request,
-            queryset,
-            lambda row: target_health.pause_endpoint(row.pk, "", actor=request.actor),
-            mark_stored("Paused."),
-        )
-        if done or same:
-            messages.success(request, gettext("{count} paused.").format(count=done))
+        pause = partial(target_health.pause_endpoint, reason="", actor=request.actor)
+        self._change_selected(request, queryset, pause, mark_stored("Paused."), gettext("{count} paused."))
 
     @admin.action(description=_("Resume (waiting messages are sent)"), permissions=["act"])
     def resume(self, request: Any, queryset: QuerySet) -> None:
-        done, same = self.change_each(
-            request,
-            queryset,
-            lambda row: target_health.resume_endpoint(row.pk, actor=request.actor),
-            mark_stored("Resumed."),
-        )
+        resume = partial(target_health.resume_endpoint, actor=request.actor)
+        self._change_selected(request, queryset, resume, mark_stored("Resumed."), gettext("{count} resumed."))
+
+    def _change_selected(
+        self, request: Any, queryset: QuerySet, change: Callable[[int], bool], log: str, words: str
+    ) -> None:
+        """Change each selected endpoint by its id, and say how many changed."""
+        done, same = self.change_each(request, queryset, lambda row: change(row.pk), log)
         if done or same:
-            messages.success(request, gettext("{count} resumed.").format(count=done))
+            messages.success(request, words.format(count=done))
 
     @action(
         description=_("Pause"),
