@@ -11,31 +11,21 @@ from django.urls import reverse
 
 from accounts import invitations
 from accounts.auth.throttling import Rate
-from accounts.models import Organization, User
+from accounts.models import User
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.core.privacy import personal_data
 from dispatch.core.privacy.personal_data import DataSubject
-from tests.accounts.test_invitations import mailing
+from tests.accounts.test_invitations import admin, mailing, organization
 from tests.accounts.test_members import SENT
 from tests.api.client import Api
 from tests.support import factories as make
 from tests.support.factories import browser
 
-__all__ = ["mailing"]
+__all__ = ["admin", "mailing", "organization"]
 
 pytestmark = pytest.mark.django_db
-
-
-@pytest.fixture
-def organization() -> Organization:
-    return make.organization("Ours")
-
-
-@pytest.fixture
-def admin(organization: Organization) -> User:
-    return make.admin(organization, "Grace")
 
 
 OTHER_HOST = {"HTTP_HOST": "internal.example"}

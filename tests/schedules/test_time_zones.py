@@ -144,18 +144,23 @@ def test_new_rules_make_up_for_no_occurrence_of_a_stretch(world: World, two_zone
     assert world.told(schedule) == ["created"]
 
 
+def away_on(world: World, date: str) -> int:
+    """Create a calendar that excludes this day, and return its id."""
+    return calendars.create_calendar(world.organization.pk, "Away", content=ics(day(date)), actor=ANA).pk
+
+
 def test_new_rules_make_up_for_no_occurrence_that_a_calendar_had_excluded(
     world: World, two_zones: dict[str, str]
 ) -> None:
     world.travel_to(world.at("2027-01-01 12:00", DENVER))
     walked()
-    away = calendars.create_calendar(world.organization.pk, "Away", content=ics(day("20270108")), actor=ANA)
+    away = away_on(world, "20270108")
     schedule = world.schedule(
-        cron="0 9 * * FRI", time_zone=DENVER, missed="last", missed_after_s=10**6, exclude_calendars=[away.pk]
+        cron="0 9 * * FRI", time_zone=DENVER, missed="last", missed_after_s=10**6, exclude_calendars=[away]
     )
     world.travel_to(world.at("2027-01-10 12:00", DENVER))
-    calendars.change_calendar(away.pk, {"content": ics(day("20270212"))}, actor=ANA)
-    calendars.apply_calendar(away.pk)
+    calendars.change_calendar(away, {"content": ics(day("20270212"))}, actor=ANA)
+    calendars.apply_calendar(away)
     assert wall(world.again(schedule), DENVER) == "2027-01-15 09:00"
     two_zones[DENVER] = "2"
     walked()
@@ -167,8 +172,8 @@ def test_new_rules_make_up_for_the_hour_that_they_moved_despite_a_calendar(
 ) -> None:
     world.travel_to(world.at("2027-01-14 12:00", DENVER))
     walked()
-    away = calendars.create_calendar(world.organization.pk, "Away", content=ics(day("20271225")), actor=ANA)
-    schedule = shifted(world, 1, cron="0 9 * * *", time_zone=DENVER, exclude_calendars=[away.pk])
+    away = away_on(world, "20271225")
+    schedule = shifted(world, 1, cron="0 9 * * *", time_zone=DENVER, exclude_calendars=[away])
     world.travel_to(world.at("2027-01-15 09:30", DENVER))
     two_zones[DENVER] = "2"
     walked()
