@@ -28,6 +28,7 @@
   let mapTimer = 0;
   let asking = 0; // drawer requests in flight
   let isOutdated = false; // whether the drawer is to be refreshed after them
+  let shown = ""; // the filters of the lists, as in the address
   let news = 0; // number of events received so far
   let newsOfAll = 0; // its value at the last full refetch
   const newsOf = new Map(); // job id → its value at the job's latest event
@@ -35,8 +36,8 @@
   /* --- address ------------------------------------------------------------------------------------------- */
   function params() { return new URLSearchParams(location.search); }
 
-  function filters() {
-    const kept = params();
+  function filters(query = location.search) {
+    const kept = new URLSearchParams(query);
     for (const name of ["job", "map"]) kept.delete(name);
     return kept;
   }
@@ -455,13 +456,30 @@
     }, Math.max(0, mapAt + MAP_EVERY_MS - Date.now()));
   }
 
-  function toggleMap() {
+  function showMap(isShown) {
     const map = document.getElementById("map");
-    map.hidden = !map.hidden;
-    document.getElementById("map-button").setAttribute("aria-expanded", String(!map.hidden));
-    history.replaceState({ board: true }, "", address({ map: map.hidden ? "" : "1" }));
+    map.hidden = !isShown;
+    document.getElementById("map-button").setAttribute("aria-expanded", String(isShown));
+    if (isShown) drawMap();
+  }
+
+  function toggleMap() {
+    const isShown = document.getElementById("map").hidden;
+    history.replaceState({ board: true }, "", address({ map: isShown ? "1" : "" }));
     markOpen();
-    if (!map.hidden) drawMap();
+    showMap(isShown);
+  }
+
+  /* Show what the address names after a step back or forward. */
+  function followAddress() {
+    if (filters().toString() !== shown) {
+      location.reload();
+      return;
+    }
+    const id = params().get("job");
+    if (id && id !== openJob()) open(id, { push: false });
+    else if (!id && openJob()) close({ push: false });
+    if (Boolean(params().get("map")) === document.getElementById("map").hidden) showMap(Boolean(params().get("map")));
   }
 
   /* --- events ------------------------------------------------------------------------------------------------ */
@@ -470,6 +488,7 @@
 
   document.addEventListener("DOMContentLoaded", () => {
     board = document.getElementById("board");
+    shown = filters(board.dataset.query).toString();
     bind();
     markMine(document);
     for (const one of document.querySelectorAll(".no-script")) one.hidden = true;
@@ -544,17 +563,14 @@
         if (document.activeElement === document.body) document.querySelector("#views > summary").focus(); // the button is gone
       } else if (event.detail.target?.id === "lists" || event.target.id === "lists") {
         bind();
+        shown = filters().toString();
         document.getElementById("clear").hidden = !isFiltered();
         window.htmx.trigger("#views", "refresh"); // its links and its form are about the filters in the address
         drawMapSoon();
       } else if (event.target.closest?.("#lists")) markOpen();
     });
-    window.addEventListener("popstate", (event) => {
-      if (event.state?.htmx) return; // htmx reloads that page
-      const id = params().get("job");
-      if (id && id !== openJob()) open(id, { push: false });
-      else if (!id && openJob()) close({ push: false });
-    });
+    window.addEventListener("popstate", (event) => { if (!event.state?.htmx) followAddress(); }); // htmx reloads its pages
+    if (location.search.slice(1) !== board.dataset.query) followAddress(); // a step while the page was loading
     narrow.addEventListener("change", markOpen);
   });
 })();

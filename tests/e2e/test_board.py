@@ -333,6 +333,41 @@ def test_an_outsiders_socket_is_refused_and_a_lost_role_closes_it(floor, sign_in
     expect(page.locator("#act-assign")).to_have_attribute("aria-disabled", "true")
 
 
+def test_back_shows_the_filters_the_job_and_the_map_of_the_address(floor, app_url, sign_in, pending):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    card(page, "attention", pending).click()
+    expect(page).to_have_url(f"{app_url}/board/?job={pending.pk}")
+    page.locator("#map-button").click()
+    expect(page.locator("#map svg").first).to_be_visible()
+    page.go_back()
+    expect(page.locator("#drawer")).to_have_count(0)
+    expect(page.locator("#map")).to_be_hidden()
+    page.go_forward()
+    expect(page.locator("#drawer")).to_contain_text(f"#{pending.pk}")
+    expect(page.locator("#map svg").first).to_be_visible()
+    page.locator("#area").fill("Nowhere")
+    expect(card(page, "attention", pending)).to_have_count(0)
+    page.evaluate("history.go(-2)")
+    expect(page.locator("#area")).to_have_value("")
+    expect(card(page, "attention", pending)).to_be_visible()
+    expect(page.locator("#drawer")).to_have_count(0)
+
+
+def test_a_step_back_before_the_page_has_loaded_is_followed(floor, app_url, sign_in, pending):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    card(page, "attention", pending).click()
+    expect(page).to_have_url(f"{app_url}/board/?job={pending.pk}")
+    held = []
+    page.route("**/dispatch/board*.js", lambda route: held.append(route))
+    page.reload(wait_until="commit")
+    expect(page.locator("#drawer")).to_contain_text(f"#{pending.pk}")
+    page.evaluate("history.back()")
+    expect(page).to_have_url(f"{app_url}/board/")
+    for route in held:
+        route.continue_()
+    expect(page.locator("#drawer")).to_have_count(0)
+
+
 def test_filters_the_open_job_and_back_are_in_the_address(floor, app_url, sign_in, pending):
     other = make_pending(floor)
     elsewhere(lambda: Job.objects.filter(pk=other.pk).update(address="1 Main St, Tucson, AZ 85701"))
