@@ -33,7 +33,7 @@
         field.ownNonce = field.form.elements.nonce.value;
         field.form.elements.nonce.value = nonce;
       }
-      const box = field.closest("details");
+      const box = field.closest("details:not(.menu-box)");
       if (box) box.open = true;
     }
   }

@@ -12,6 +12,7 @@ from tests.e2e.test_attention import shot
 from tests.e2e.test_board import accessible, live
 from tests.harness.jobs import Floor
 from tests.support import factories as make
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -21,6 +22,35 @@ SOAKED = [pytest.param(*getattr(one, "values", one), marks=pytest.mark.soak) for
 SECTIONS_SHOW_ALL = """
 [...document.querySelectorAll('.as-list > .list')].every(part => part.scrollHeight <= part.clientHeight + 1)
 """
+
+
+def test_the_name_of_a_view_stays_while_the_menu_is_refreshed(floor: Floor, sign_in):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    held = []
+
+    def hold_menu(route) -> None:
+        if route.request.method == "GET":
+            held.append(route)
+        else:
+            route.continue_()
+
+    page.route("**/board/views/", hold_menu)
+    page.get_by_label("City or ZIP code").fill("Tempe")
+    expect(page).to_have_url(re.compile("area=Tempe"))
+    page.locator("#views > summary").click()
+    page.get_by_label("Save this view as").fill("East")
+    wait_until(lambda: bool(held) or page.wait_for_timeout(20), message="the menu is requested")
+    held.pop().continue_()
+    expect(page.locator("#views-menu form.save [name=query]")).to_have_value("area=Tempe")
+    expect(page.get_by_label("Save this view as")).to_have_value("East")
+    page.get_by_label("City or ZIP code").fill("Mesa")
+    expect(page).to_have_url(re.compile("area=Mesa"))
+    wait_until(lambda: bool(held) or page.wait_for_timeout(20), message="the menu is requested")
+    page.get_by_label("Save this view as").press("Enter")
+    expect(page.locator("#notices")).to_contain_text("View “East” saved.")
+    saved = page.locator("#views-menu li").get_by_role("link", name="East")
+    expect(saved).to_have_attribute("href", re.compile("area=Mesa"))
+    expect(page.get_by_label("Save this view as")).to_have_value("")
 
 
 @pytest.mark.parametrize(("width", "scheme"), [LARGE, *SOAKED])
