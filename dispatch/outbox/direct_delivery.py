@@ -14,8 +14,9 @@ from concurrent.futures import FIRST_COMPLETED, Future
 from dataclasses import dataclass
 
 import structlog
-from django.db import DatabaseError, InterfaceError, OperationalError, connection
+from django.db import DatabaseError, InterfaceError, connection
 
+from dispatch.core.db.errors import is_temporary
 from dispatch.core.http import client
 from dispatch.outbox import access_tokens, http_delivery, metrics
 from dispatch.outbox.http_exchange import Exchange
@@ -65,8 +66,8 @@ def send_requests(
             if waiting:
                 try:
                     waiting, held = _begin(waiting, running, may_begin)
-                except (OperationalError, InterfaceError) as error:
-                    if not running:
+                except Exception as error:
+                    if not (running and is_temporary(error)):
                         raise
                     # The requests in progress would be sent again if they were closed now.
                     log.warning("requests_not_begun", error=str(error).strip())

@@ -29,6 +29,7 @@ from tests.core.threads import Elsewhere
 from tests.harness.schedules import ANA, SYSTEM, World
 from tests.outbox.receiver import Answer, Receiver, Visit
 from tests.support.certificates import Authority
+from tests.support.database import read_only_error
 from tests.support.waiting import PATIENCE
 
 
@@ -310,8 +311,9 @@ def test_canceled_run_frees_its_slot(real: World, receiver: Receiver, monkeypatc
     assert not DirectRequest.objects.exists()
 
 
+@pytest.mark.parametrize("error", [OperationalError("the connection is lost"), read_only_error()])
 def test_request_in_progress_survives_a_database_error(
-    real: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    real: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch, error: Exception
 ) -> None:
     """The third request can't be admitted for a moment: the others must not be closed and sent again."""
     limit(real, concurrency=2)
@@ -322,7 +324,7 @@ def test_request_in_progress_survives_a_database_error(
         asked.append(requests)
         if len(asked) == 2:
             receiver.let_all_go()
-            raise OperationalError("the connection is lost")
+            raise error
         return admit(requests)
 
     monkeypatch.setattr(direct_delivery, "admit_requests", fail_once)

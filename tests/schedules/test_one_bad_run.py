@@ -19,6 +19,7 @@ from dispatch.schedules.services import worker as schedule_worker
 from tests.core.threads import Elsewhere
 from tests.harness.schedules import ANA, NoteKind, World, noting
 from tests.outbox.receiver import Receiver
+from tests.support.database import read_only_error
 from tests.support.waiting import wait_until
 
 LEASE_S = 91.0
@@ -51,9 +52,10 @@ def test_a_run_that_breaks_fails_alone(world: World, error: Exception) -> None:
     assert sorted(one.run_id for one in world.note.done) == [world.run(schedule).pk for schedule in schedules]
 
 
-def test_run_stopped_by_the_database_is_requeued_separately(world: World) -> None:
+@pytest.mark.parametrize("error", [OperationalError("deadlock detected"), read_only_error()])
+def test_run_stopped_by_the_database_is_requeued_separately(world: World, error: Exception) -> None:
     schedules = due(world, 3)
-    world.note.answers = [Outcome("succeeded"), OperationalError("deadlock detected")]
+    world.note.answers = [Outcome("succeeded"), error]
     world.go()
     assert ended(world, schedules) == ["succeeded", "running", "succeeded"]
     world.travel(LEASE_S)

@@ -26,6 +26,7 @@ from tests.core.threads import Elsewhere
 from tests.harness.schedules import ANA, NoteKind, World, noting
 from tests.outbox.receiver import Receiver
 from tests.support import factories
+from tests.support.database import read_only_error
 
 NOON = datetime(2027, 3, 1, 12, tzinfo=UTC)
 
@@ -348,7 +349,7 @@ def test_a_run_canceled_before_the_first_one_is_begun_is_not_begun(world: World)
 
 
 @pytest.mark.usefixtures("polling")
-@pytest.mark.parametrize("error", [OperationalError("failover"), InterfaceError("closed")])
+@pytest.mark.parametrize("error", [OperationalError("failover"), InterfaceError("closed"), read_only_error()])
 def test_an_unavailable_database_does_not_stop_requests(world: World, error: Exception) -> None:
     _, assignment = running(world)
     answers: list[set[int] | Exception] = [set(), error, {assignment.run_id}, error]

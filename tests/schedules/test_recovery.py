@@ -23,6 +23,7 @@ from dispatch.schedules.services import reconciliation, results, worker
 from tests.conftest import forget_redis
 from tests.core.threads import Elsewhere
 from tests.harness.schedules import World
+from tests.support.database import read_only_error
 
 LEASE_S = 91.0
 
@@ -214,7 +215,7 @@ def test_a_report_is_stored_once_the_database_is_back(world: World, monkeypatch:
     schedule = world.schedule(trigger_at=clock.now())
     world.execute()
     (message,) = world.messages()
-    store, failures = worker.store_reports, [OperationalError("away"), InterfaceError("away")]
+    store, failures = worker.store_reports, [OperationalError("away"), InterfaceError("away"), read_only_error()]
 
     def store_later(reports: Any) -> None:
         if failures:

@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 from django.conf import settings
-from django.db import OperationalError, connection, connections, transaction
+from django.db import InternalError, OperationalError, connection, connections, transaction
 from django.test import TransactionTestCase
-from psycopg.errors import DeadlockDetected
+from psycopg.errors import DeadlockDetected, ReadOnlySqlTransaction
 
 from dispatch.core.db.postgres.prepared_statements import Params, PreparedStatements
 from dispatch.dev import embedded_servers
@@ -112,3 +112,10 @@ def note_statements(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Params]]
 
     monkeypatch.setattr(PreparedStatements, "dump", note)
     return noted
+
+
+def read_only_error() -> InternalError:
+    """Return the error of a statement that writes, on a server that has become a standby."""
+    error = InternalError("cannot execute INSERT in a read-only transaction")
+    error.__cause__ = ReadOnlySqlTransaction()
+    return error

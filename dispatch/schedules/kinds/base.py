@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, connection
+from django.db import connection
 from rest_framework.exceptions import APIException, ValidationError
 from rq.timeouts import BaseTimeoutException
 
@@ -21,6 +21,7 @@ from accounts.models import Organization
 from dispatch.core import clock
 from dispatch.core.api import idempotency
 from dispatch.core.api.problems import LimitReached
+from dispatch.core.db.errors import is_temporary
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
@@ -212,11 +213,21 @@ class LeaseCheck:
         if time.monotonic() - self._polled >= CANCEL_POLL_S:
             try:
                 self._canceled = self._find_canceled(self._given)
-            except (OperationalError, InterfaceError) as error:
+            except Exception as error:
+                if not is_temporary(error):
+                    raise
                 log.warning("cancellations_not_read", error=str(error).strip())
                 connection.close_if_unusable_or_obsolete()
             self._polled = time.monotonic()
         return assignment.run_id in self._canceled
+
+
+def is_undecided(error: BaseException) -> bool:
+    """Return whether an error leaves open if the run was executed, which the reconciler then establishes.
+
+    The database was unavailable, or the time limit of the worker's job was reached.
+    """
+    return isinstance(error, BaseTimeoutException) or is_temporary(error)
 
 
 def attempt(call: Callable[[], dict[str, Any]]) -> Outcome:
@@ -232,9 +243,9 @@ def attempt(call: Callable[[], dict[str, Any]]) -> Outcome:
     except APIException as error:
         outcome = REFUSED if error.status_code < 500 and error.status_code not in (408, 429) else FAILED
         return Outcome(outcome, error=describe_errors(error))
-    except (OperationalError, InterfaceError, BaseTimeoutException):
-        raise  # the reconciler establishes whether the run was executed
     except Exception as error:
+        if is_undecided(error):
+            raise
         return failed(error)
 
 

@@ -6,10 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
-from rq.timeouts import BaseTimeoutException
 
 from accounts.api.base import OwnedSlugRelatedField
 from accounts.models import ApiKey, Organization
@@ -107,9 +105,9 @@ class HttpKind(Kind):
                 outcome = Outcome(REFUSED, error=describe_errors(error))
             except ValueError as error:  # an unusable header or secret: no request was made
                 outcome = Outcome(REFUSED, error=f"{error}.")
-            except (OperationalError, InterfaceError, BaseTimeoutException):
-                raise
             except Exception as error:
+                if base.is_undecided(error):
+                    raise
                 outcome = failed(error)
             if keep(assignment):
                 yield assignment, outcome

@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from django.db import InterfaceError, OperationalError
 from rest_framework.exceptions import APIException, ValidationError
-from rq.timeouts import BaseTimeoutException
 
 from accounts.models import ApiKey, Organization
 from dispatch.core.languages import gettext as _
@@ -26,6 +24,7 @@ from dispatch.schedules.kinds.base import (
     attempt,
     describe_errors,
     failed,
+    is_undecided,
 )
 from dispatch.schedules.rules.outcomes import REFUSED, SUCCEEDED
 
@@ -62,9 +61,9 @@ class MessageKind(Kind):
             except APIException as error:
                 yield assignment, Outcome(REFUSED, error=describe_errors(error))
                 continue
-            except (OperationalError, InterfaceError, BaseTimeoutException):
-                raise
             except Exception as error:
+                if is_undecided(error):
+                    raise
                 yield assignment, failed(error)
                 continue
             made = replace(made, idempotency_key=assignment.idempotency_key, actor=assignment.actor)
@@ -83,9 +82,10 @@ class MessageKind(Kind):
     ) -> Iterator[tuple[Assignment, Outcome]]:
         try:
             accepted = accept_messages(organization_id, [message for _, message in group])
-        except (OperationalError, InterfaceError, BaseTimeoutException):
-            raise
-        except Exception:  # one of the messages failed: accept each separately
+        except Exception as error:
+            if is_undecided(error):
+                raise
+            # one of the messages failed: accept each separately
             for assignment, message in group:
                 yield assignment, attempt(lambda m=message, a=assignment: self._accept_single(a, m))  # type: ignore[misc]
             return

@@ -9,9 +9,10 @@ from typing import Any
 
 import structlog
 from django.conf import settings
-from django.db import InterfaceError, OperationalError, transaction
+from django.db import transaction
 
 from dispatch.core import clock
+from dispatch.core.db.errors import is_temporary
 from dispatch.core.db.prepared import execute, fetch_all
 from dispatch.core.redis.client import REDIS_ERRORS
 from dispatch.core.runtime.queues import read_queue
@@ -57,9 +58,9 @@ def apply_unapplied() -> int:
         return 0
     try:
         done = apply_reports(ids, skip_locked=True)
-    except (OperationalError, InterfaceError):
-        raise
-    except Exception:
+    except Exception as error:
+        if is_temporary(error):
+            raise
         done = sum(map(_apply_alone, ids))
     metrics.repaired.labels("status").inc(done)
     return done
@@ -68,9 +69,9 @@ def apply_unapplied() -> int:
 def _apply_alone(run_id: int) -> int:
     try:
         return apply_reports([run_id], skip_locked=True)
-    except (OperationalError, InterfaceError):
-        raise
-    except Exception:
+    except Exception as error:
+        if is_temporary(error):
+            raise
         log.exception("report_not_applied", run=run_id)
         return 0
 
@@ -163,9 +164,9 @@ def _results(run_ids: Sequence[int]) -> tuple[dict[int, dict[str, Any]], set[int
     for name, given in by_kind.items():
         try:
             results |= kinds.get_kind(name).find(given)
-        except (OperationalError, InterfaceError):
-            raise
-        except Exception:
+        except Exception as error:
+            if is_temporary(error):
+                raise
             log.exception("results_not_found", kind=name)
             unknown |= {assignment.run_id for assignment in given}
     return results, unknown

@@ -14,16 +14,17 @@ from typing import Any
 import structlog
 from django.conf import settings
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError, InterfaceError, OperationalError, connection, transaction
+from django.db import DatabaseError, connection, transaction
 from rq import Retry
 from rq.timeouts import BaseTimeoutException
 
 from dispatch.core import clock, fault_injection
+from dispatch.core.db.errors import is_temporary
 from dispatch.core.db.prepared import columns, execute, fetch_all
 from dispatch.core.redis.client import REDIS_ERRORS
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.schedules import kinds, metrics, sql
-from dispatch.schedules.kinds.base import Assignment, LeaseCheck, Outcome
+from dispatch.schedules.kinds.base import Assignment, LeaseCheck, Outcome, is_undecided
 from dispatch.schedules.models import Schedule
 from dispatch.schedules.rules.outcomes import FAILED
 from dispatch.schedules.services.results import apply_reports, release_waiting_runs
@@ -99,7 +100,7 @@ def _failures(broken: Sequence[Assignment], error: Exception) -> list[tuple[Assi
     A single run has failed. If the cause was the database, the job's time limit, or any one of several runs, their
     leases lapse: the reconciler establishes whether they were executed, and requeues each separately.
     """
-    if len(broken) != 1 or isinstance(error, OperationalError | InterfaceError | BaseTimeoutException):
+    if len(broken) != 1 or is_undecided(error):
         return []
     return [(broken[0], Outcome(FAILED, error=f"{type(error).__name__}: {error}"))]
 
@@ -159,8 +160,9 @@ def _store_patiently(reports: Sequence[Report]) -> None:
     while True:
         try:
             return store_reports(reports)
-        except (OperationalError, InterfaceError) as error:
-            if connection.in_atomic_block or time.monotonic() + pause_s > deadline:
+        except Exception as error:
+            is_late = time.monotonic() + pause_s > deadline
+            if is_late or connection.in_atomic_block or not is_temporary(error):
                 raise
             log.warning("report_store_retried", again_in_s=pause_s, error=str(error).strip())
         time.sleep(pause_s)
