@@ -28,13 +28,12 @@ from rest_framework.exceptions import Throttled
 from accounts.auth.throttling import parse_rate, take_tokens
 from accounts.models import Membership, User
 from dispatch.core.audit.chain import INSTALLATION
-from dispatch.core.keyed_hashes import is_hash_of, make_hash
+from dispatch.core.keyed_hashes import make_hash
 from dispatch.core.languages import gettext
 
 log = structlog.get_logger(__name__)
 
 SALT = "accounts.invitations"
-ADDRESS = "invited address"  # purpose of the hash
 # Invitations and password links that one organization may mail: to one person, and to all.
 RECIPIENT_RATE, ORGANIZATION_RATE = parse_rate("5/hour"), parse_rate("100/hour")
 
@@ -131,7 +130,7 @@ def send_invitation(membership: Membership) -> InvitationResult:
     mailed = sends_mail()
     user = membership.user
     claims = {
-        "membership": membership.pk, "user": user.pk, "mailed": mailed, "to": make_hash(ADDRESS, user.email)
+        "membership": membership.pk, "user": user.pk, "mailed": mailed, "to": _address_signer().signature(user.email)
     }  # fmt: skip
     token = signing.dumps(claims, salt=SALT)
     link = settings.PUBLIC_BASE_URL + reverse("join", args=[token])
@@ -154,21 +153,24 @@ def send_password_link(user: User, link: str) -> bool:
     return _send_mail(user, "Choose a new password for Dispatch", text)
 
 
+def _address_signer() -> signing.Signer:
+    return signing.Signer(salt="invited address")
+
+
 def read_invitation(token: str) -> Invitation | None:
     """Return the invitation of a link, or None if the link is invalid or the invitation has ended.
 
-    Links without the hash of the address, from before it was added, are invalid.
+    Links without the signature of the address, from before it was added, are invalid.
     """
     try:
         claims = signing.loads(token, salt=SALT, max_age=settings.PASSWORD_RESET_TIMEOUT)
         membership = Membership.objects.select_related("user", "organization").get(
             pk=claims["membership"], user_id=claims["user"], joined_at=None
         )
+        _address_signer().unsign(f"{membership.user.email}:{claims.get('to', '')}")
     except (signing.BadSignature, Membership.DoesNotExist):
         return None
     if not membership.user.is_active or not membership.organization.is_active:
-        return None
-    if not is_hash_of(ADDRESS, membership.user.email, claims.get("to", "")):
         return None
     return Invitation(membership, claims["mailed"])
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from allauth.mfa.models import Authenticator
 from allauth.usersessions.models import UserSession
+from cryptography.fernet import Fernet
 from django.conf import settings as project
 from django.core import mail, signing
 from django.db import IntegrityError, transaction
@@ -239,6 +240,13 @@ def test_invitation_link_ends_with_membership_expiry_or_tampering(admin, setting
     assert Client().get(link).status_code == 200
     Api(user=admin).delete(f"members/{answer['id']}/")
     assert "This invitation is no longer valid" in Client().get(link).content.decode()
+
+
+def test_invitation_link_outlives_the_replacement_of_keys(admin, settings):
+    link = handed(invite(admin, "new@example.com"))
+    settings.FIELD_ENCRYPTION_KEYS = [Fernet.generate_key().decode()]
+    settings.SECRET_KEY, settings.SECRET_KEY_FALLBACKS = "the new key", [settings.SECRET_KEY]
+    assert Client().get(link).status_code == 200
 
 
 def test_only_the_invitee_can_activate_the_membership(organization, admin):
