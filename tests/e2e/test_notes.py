@@ -129,6 +129,7 @@ def test_a_mention_brings_a_colleague_to_the_job(floor: Floor, sign_in, width, s
     expect(written.locator("li")).to_have_count(1)
     tell_people()
     expect(theirs.locator("#notices")).to_contain_text("mentioned you in a note")
+    theirs.locator("#notices .toast").hover()  # it does not disappear by itself
     page.once("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Delete note").click()
     expect(written.locator("li")).to_have_count(0)
