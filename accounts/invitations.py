@@ -129,9 +129,8 @@ def send_invitation(membership: Membership) -> InvitationResult:
     """
     mailed = sends_mail()
     user = membership.user
-    claims = {
-        "membership": membership.pk, "user": user.pk, "mailed": mailed, "to": _address_signer().signature(user.email)
-    }  # fmt: skip
+    signature = _address_signer().signature(user.email)
+    claims = {"membership": membership.pk, "user": user.pk, "mailed": mailed, "to": signature}
     token = signing.dumps(claims, salt=SALT)
     link = settings.PUBLIC_BASE_URL + reverse("join", args=[token])
     if not mailed:

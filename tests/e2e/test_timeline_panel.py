@@ -23,7 +23,9 @@ pytestmark = pytest.mark.browser
 
 # What is fetched again after a second or more is not fetched.
 NO_RETRIES = """
-(original => { window.setTimeout = (go, ms, ...more) => (ms < 1000 || !ms ? original(go, ms, ...more) : 0); })(setTimeout)
+(original => {
+  window.setTimeout = (go, ms, ...more) => (ms < 1000 || !ms ? original(go, ms, ...more) : 0);
+})(setTimeout)
 """
 
 
