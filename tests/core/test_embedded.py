@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import platform
+import signal
 import subprocess
 import sys
 import tempfile
@@ -10,7 +14,9 @@ from pathlib import Path
 
 import psutil
 import pytest
+from django.conf import settings
 
+from dispatch.dev import embedded_servers
 from tests.support.processes import ROOT
 from tests.support.waiting import PATIENCE, wait_until
 
@@ -103,9 +109,44 @@ def test_servers_left_by_a_killed_process_can_be_stopped(folder: Path) -> None:
     assert user.count() == 1
     assert "No unused servers" in stop()
     assert servers(folder) == {"postgres", "valkey-server"}, "somebody uses them"
+    demo = User(folder / "demo")
+    assert demo.count() == 1
     user.kill()
-    assert stop() == "Stopped: PostgreSQL, Valkey.\n"
+    demo.kill()
+    assert stop() == "Stopped: PostgreSQL, Valkey, PostgreSQL, Valkey.\n"
     wait_until(lambda: not servers(folder), message="a server was left behind")
+
+
+def test_interruption_of_the_start_is_no_error(folder: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
+    process = subprocess.Popen(
+        [sys.executable, "manage.py", "check"],
+        cwd=ROOT, env={**environment, "DISPATCH_DEVELOPMENT": "1", "DISPATCH_DATA_DIR": str(folder / "new")},
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    wait_until(lambda: (folder / "new" / "postgres").exists(), message="PostgreSQL is being started")
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, errors) == (130, "")
+    wait_until(lambda: not servers(folder), message="a server was left behind")
+
+
+def test_machine_without_an_embedded_valkey_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "riscv64")
+    with pytest.raises(embedded_servers.EmbeddedServerError, match="Set REDIS_URL to an external server"):
+        embedded_servers.valkey_binary()
+
+
+def test_only_one_stack_runs_in_a_folder() -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "DJANGO_SETTINGS_MODULE"}
+    with (settings.DATA_DIR / "up.lock").open("ab") as claim:
+        fcntl.flock(claim, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [sys.executable, "manage.py", "up"],
+            cwd=ROOT, env=environment, capture_output=True, text=True, timeout=PATIENCE, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert f"Another `manage.py up` uses the data folder {settings.DATA_DIR}." in done.stderr
 
 
 def test_killed_process_does_not_keep_the_servers_running(folder: Path) -> None:

