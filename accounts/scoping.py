@@ -1,6 +1,6 @@
 """Keep organizations apart. All tenant isolation goes through this module.
 
-Models derive from `OwnedModel`; API views from the `OwnedViewSet` mixins in `accounts.api.views`; admins from
+Models derive from `OwnedModel`; API views from `OrganizationViewSet` of `accounts.api.base`; admins from
 `accounts.admin.base.OwnedAdmin`. All of them end in `OwnedQuerySet.of()` or `visible_to()`.
 """
 

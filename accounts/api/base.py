@@ -43,7 +43,6 @@ __all__ = [
     "OwnedSerializer",
     "OwnedSlugRelatedField",
     "OwnedView",
-    "OwnedViewSet",
     "respond_idempotently",
 ]
 
@@ -85,9 +84,6 @@ class OrganizationViewSet(OwnedView, GenericViewSet):
 
     required: dict[str, str | tuple[str, ...]] = {}
     lookup_value_regex = ID_PATTERN
-
-
-OwnedViewSet = OrganizationViewSet
 
 
 class EditableViewSet(OrganizationViewSet, ListModelMixin, RetrieveModelMixin, CreateModelMixin, UpdateModelMixin):

@@ -1,4 +1,4 @@
-"""Serve the accounts API, and re-export the base classes that other slices use (from `accounts.api.base`)."""
+"""Serve the API of accounts."""
 
 from __future__ import annotations
 
@@ -18,13 +18,6 @@ from accounts import invitations, services, tenancy
 from accounts.alert_phones import with_alert_phone
 from accounts.api.base import (
     OrganizationViewSet,
-    OwnedFilterSet,
-    OwnedRelatedField,
-    OwnedSerializer,
-    OwnedSlugRelatedField,
-    OwnedView,
-    OwnedViewSet,
-    respond_idempotently,
 )
 from accounts.api.serializers import (
     AddedMemberSerializer,
@@ -41,20 +34,6 @@ from accounts.auth.authentication import enter_organization
 from accounts.auth.permissions import ADMIN, ANYONE, MEMBER
 from accounts.models import ApiKey, Membership, User
 from dispatch.core.api.problems import Unprocessable
-
-__all__ = [
-    "ADMIN",
-    "ANYONE",
-    "MEMBER",
-    "OrganizationViewSet",
-    "OwnedFilterSet",
-    "OwnedRelatedField",
-    "OwnedSerializer",
-    "OwnedSlugRelatedField",
-    "OwnedView",
-    "OwnedViewSet",
-    "respond_idempotently",
-]
 
 
 def describe_caller(request: Request) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import TypeVar
 
-from dispatch.core.words import without_accents
+from dispatch.core.accents import without_accents
 
 # A status only moves to a higher rank. All end statuses have the same rank and are final.
 RANK = {

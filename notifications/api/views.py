@@ -14,7 +14,8 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
-from accounts.api.views import MEMBER, OrganizationViewSet, OwnedFilterSet
+from accounts.api.base import OrganizationViewSet, OwnedFilterSet
+from accounts.auth.permissions import MEMBER
 from accounts.models import ApiKey
 from accounts.tenancy import user_of
 from notifications import services

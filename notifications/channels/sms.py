@@ -9,8 +9,8 @@ from datetime import datetime
 
 from accounts.tenancy import actor_of
 from dispatch.core import languages
+from dispatch.core.accents import without_accents
 from dispatch.core.languages import gettext as _
-from dispatch.core.words import without_accents
 from dispatch.telephony import handlers
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import InboundCall, Text

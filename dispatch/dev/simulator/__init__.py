@@ -3,7 +3,8 @@
     python -m dispatch.dev.simulator --port 4010 --config phones.json --seed 7 --speed 10
 
 It serves Twilio's REST API for calls and messages under /2010-04-01/, sends Twilio's signed webhooks, and
-simulates the people at the other end. It needs no database and no Django, and listens and calls on loopback only.
+simulates the people at the other end. It needs no database and no Django, and listens and calls on loopback only,
+unless `--allow-remote-webhooks` is given.
 It rejects what the provider would reject, and everything it does not know. Mistakes of the caller are also
 recorded as *complaints*, which tests assert to be empty.
 

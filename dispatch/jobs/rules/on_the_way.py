@@ -6,7 +6,7 @@ import re
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from dispatch.core.words import without_accents
+from dispatch.core.accents import without_accents
 
 MAX_ETA_MINUTES = 480
 # The longest delay that can be reported.

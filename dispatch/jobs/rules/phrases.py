@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import phonenumbers
 
-from dispatch.core import speech, words
+from dispatch.core import accents, speech
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark, ngettext
 from dispatch.core.speech import Fragment, Sentence, fill
@@ -279,7 +279,7 @@ def late_minutes_in(body: str) -> int | None:
     said = " ".join(body.split())
     if match := _LATE.fullmatch(said):
         return int(match[1])
-    match = _LATE_IN_SPANISH.fullmatch(words.without_accents(said))
+    match = _LATE_IN_SPANISH.fullmatch(accents.without_accents(said))
     return int(match[1] or match[2]) if match else None
 
 
@@ -320,7 +320,7 @@ def key_in(body: str) -> str:
 
 def word_of(body: str) -> str:
     """Return the letters and digits of a text in upper case, without accents."""
-    return re.sub(r"[^A-Z0-9]", "", words.without_accents(body).strip().upper())
+    return re.sub(r"[^A-Z0-9]", "", accents.without_accents(body).strip().upper())
 
 
 def offer_text(organization: str, context: PromptContext, url: str) -> str:

@@ -1,4 +1,4 @@
-"""Compare the words of texts that people write."""
+"""Remove accents, to compare what people write."""
 
 from __future__ import annotations
 
