@@ -114,11 +114,11 @@ class Engine:
         """Dial: the call has reached the head of the queue."""
         world = self.world
         call.started_at, call.started_date = world.clock.now(), world.clock.wall()
+        world.lines_changed(call, live=1)
         if call.started_at - call.created_at > DAY:
             call.error_code = 20429
             self.finish(call, FAILED, "simulator")
             return
-        world.lines_changed(call, live=1)
         call.behaviour, rng = world.handsets.next_for(call.to)
         call.script = Script(call, call.behaviour, rng)
         call.note("dialing")

@@ -28,6 +28,12 @@ REPLIES = {
     "start": "You are subscribed again to messages from this number. Reply HELP for help, STOP to unsubscribe.",
     "help": "Reply STOP to unsubscribe. Message and data rates may apply.",
 }
+# GSM 03.38: characters that take one septet, and those that take two.
+GSM_CHARACTERS = frozenset(
+    "@£$¥èéùìòÇ\nØø\rÅåΔ_ΦΓΛΩΠΨΣΘΞÆæßÉ !\"#¤%&'()*+,-./0123456789:;<=>?¡ABCDEFGHIJKLMNOPQRSTUVWXYZÄÖÑÜ§"
+    "¿abcdefghijklmnopqrstuvwxyzäöñüà"
+)
+GSM_EXTENSION = frozenset("^{}\\[~]|€\f")
 MAX_VALIDITY = 36_000
 FATES = {"delivered", "undelivered", "failed", "silent", "refuse"}
 CALLBACK_STATES = {"queued", "sent", "delivered", "undelivered", "failed"}
@@ -60,9 +66,11 @@ class Message:
 
     @property
     def segments(self) -> int:
-        """The number of SMS that carry it: of 160 characters, or 70 if there are others than ASCII."""
-        single, part = (160, 153) if self.body.isascii() else (70, 67)
-        length = len(self.body.encode("utf-16-le")) // 2
+        """The number of SMS that carry it: of 160 septets, or of 70 units of UTF-16 with other characters."""
+        if set(self.body) <= GSM_CHARACTERS | GSM_EXTENSION:
+            length, single, part = len(self.body) + sum(char in GSM_EXTENSION for char in self.body), 160, 153
+        else:
+            length, single, part = len(self.body.encode("utf-16-le")) // 2, 70, 67
         return 1 if length <= single else -(-length // part)
 
     def resource(self) -> dict[str, Any]:
@@ -319,7 +327,7 @@ async def _deliver(world: World, account: Account, message: Message, url: str, m
         "To": message.to,
         "Body": message.body,
         "NumMedia": "0",
-        "NumSegments": "1",
+        "NumSegments": str(message.segments),
         "SmsStatus": "received",
         "ApiVersion": API_VERSION,
     }

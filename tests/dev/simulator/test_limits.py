@@ -73,6 +73,7 @@ def test_waiting_in_the_queue_for_a_day_fails_the_call(stepped: Simulator, ours:
     stepped.set_account(calls_per_second=0.00001)
     stepped.advance(100_001)
     assert late.status == "failed"
+    assert all(lines["live"] >= 0 for lines in stepped.get("/control/lines").values())
 
 
 def test_call_that_would_wait_for_more_than_a_day_is_refused(stepped: Simulator, ours: OurServer) -> None:

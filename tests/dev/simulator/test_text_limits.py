@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from twilio.base.exceptions import TwilioRestException
 
+from dispatch.telephony import sms_rules
 from tests.phones import Simulator
 
 from .conftest import ANN, BOB, US, Caller
@@ -55,7 +56,7 @@ def test_a_carrier_drops_a_text_that_was_sent(stepped: Simulator, code: int) -> 
 
 def test_texts_leave_a_number_by_segments(stepped: Simulator) -> None:
     stepped.set_account(text_segments_per_second=0.1)
-    long, short = send(stepped, body="ä" * 80), send(stepped)
+    long, short = send(stepped, body="я" * 80), send(stepped)
     stepped.advance(2)
     assert [state_of(stepped, sid)[0] for sid in (long, short)] == ["delivered", "queued"]
     stepped.advance(17)
@@ -63,6 +64,14 @@ def test_texts_leave_a_number_by_segments(stepped: Simulator) -> None:
     stepped.advance(3)
     assert state_of(stepped, short)[0] == "delivered"
     assert stepped.client().messages(long).fetch().num_segments == "2"
+
+
+@pytest.mark.parametrize(
+    "body", ["ñ" * 160, "ñ" * 161, "[" * 80, "[" * 81, "`" * 70, "`" * 71, "я" * 71, "😀" * 36, "a" * 307]
+)
+def test_segments_are_counted_in_the_alphabet_of_sms(stepped: Simulator, body: str) -> None:
+    sent = send(stepped, body=body)
+    assert stepped.client().messages(sent).fetch().num_segments == str(sms_rules.segments(body))
 
 
 def test_a_full_queue_refuses_texts_or_loses_them(stepped: Simulator) -> None:
