@@ -51,6 +51,7 @@ class VersionedMixin:
 
     subject = ""
     notes_itself = False
+    accepts_if_match = True  # for the OpenAPI document
 
     def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
         """Run a request with If-Match under the row's lock."""

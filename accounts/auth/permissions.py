@@ -8,6 +8,7 @@ from rest_framework.permissions import BasePermission
 from rest_framework.request import Request
 
 from accounts.models import ApiKey, Membership
+from dispatch.core.languages import gettext
 
 # Requirements other than a key's scope.
 MEMBER = "member"  # a signed-in user of any role; no key
@@ -42,8 +43,14 @@ class InOrganization(BasePermission):
         action = getattr(view, "action", None) or (request.method or "").lower().replace("head", "get")
         if not hasattr(view, action) or request.method == "OPTIONS":
             return True  # no such method: the response is 405
-        needed = getattr(view, "required", {}).get(action)
-        return any(is_allowed(request, each) for each in ((needed,) if isinstance(needed, str) else needed or ()))
+        needed = getattr(view, "required", {}).get(action) or ()
+        choices = (needed,) if isinstance(needed, str) else needed
+        if any(is_allowed(request, each) for each in choices):
+            return True
+        scopes = [each for each in choices if each in _SCOPE.values]
+        if scopes and isinstance(request.auth, ApiKey):
+            self.message = gettext("This API key needs the scope {scope}.").format(scope=scopes[0])
+        return False
 
 
 def is_allowed(request: Request, needed: str) -> bool:

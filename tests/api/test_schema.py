@@ -44,6 +44,37 @@ def test_every_operation_is_described(schema):
         assert list(problem) == ["application/problem+json"], (path, method)
 
 
+def operations_with(schema, header):
+    return {
+        (method, path.removeprefix("/api/v1/"))
+        for path, methods in schema["paths"].items()
+        for method, operation in methods.items()
+        if any(one["name"] == header for one in operation.get("parameters", []))
+    }
+
+
+def test_headers_that_operations_read_are_documented(schema):
+    assert operations_with(schema, "Idempotency-Key") == {
+        ("post", path)
+        for path in (
+            "submissions/", "jobs/{id}/notes/", "leads/", "leads/bulk/", "messages/", "event-types/publish/",
+            "endpoints/{id}/rotate_secret/", "schedules/", "schedules/{id}/run-now/", "schedules/{id}/backfill/",
+            "schedule-imports/",
+        )
+    }  # fmt: skip
+    edits = {one for one in operations_with(schema, "If-Match") if one[0] in ("patch", "delete")}
+    rows = (
+        "pools", "numbers", "provider-accounts", "endpoints", "event-types", "technicians", "skills",
+        "service-types", "policies", "notification-rules", "schedules",
+    )  # fmt: skip
+    assert {("patch", f"{row}/{{id}}/") for row in rows} <= edits
+
+
+def test_progress_of_a_campaign_has_all_its_counts(schema):
+    fields = schema["components"]["schemas"]["CampaignProgress"]["properties"]
+    assert set(fields) == {"total", "statuses", "outcomes", "waiting"}
+
+
 def bodies(schema):
     """Yield (operation, component, media) of every request body."""
     for path, methods in schema["paths"].items():

@@ -21,7 +21,7 @@ from rest_framework.relations import ManyRelatedField
 
 from accounts.api.base import OrganizationViewSet, OwnedView
 from accounts.auth.permissions import ANYONE
-from accounts.models import Membership
+from accounts.models import ApiKey, Membership
 from dispatch.jobs.models import Job, ServiceType
 from dispatch.leads.models import Campaign
 from dispatch.technicians.models import Skill, Technician
@@ -142,7 +142,11 @@ def test_a_key_without_the_scope_gets_nothing(endpoint, ours):
         needed = endpoint.view.required[endpoint.actions.get(method, method)]
         if needed in (ANYONE, "read"):
             continue
-        assert bare.send(method.upper(), endpoint.at(1)).status_code == 403, method
+        refused = bare.send(method.upper(), endpoint.at(1))
+        assert refused.status_code == 403, method
+        scopes = [one for one in ((needed,) if isinstance(needed, str) else needed) if one in ApiKey.Scope.values]
+        for scope in scopes[:1]:
+            assert refused.json()["detail"] == f"This API key needs the scope {scope}."
 
 
 @pytest.mark.parametrize("endpoint", CLOSED, ids=str)

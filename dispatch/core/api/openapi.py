@@ -6,13 +6,29 @@ from typing import Any
 
 from drf_spectacular.extensions import OpenApiSerializerFieldExtension
 from drf_spectacular.openapi import AutoSchema
+from drf_spectacular.utils import OpenApiParameter
 from rest_framework import serializers
 from rest_framework.permissions import SAFE_METHODS, AllowAny
 
-from dispatch.core.api import problems
+from dispatch.core.api import idempotency, problems
 
-_ALWAYS = ("400", "401", "403", "405", "406", "429", "500")
+_ALWAYS = ("400", "401", "403", "405", "406", "429", "500", "503")
 _WHEN_CHANGING = ("409", "413", "415", "422")
+
+IDEMPOTENCY_KEY = OpenApiParameter(
+    idempotency.HEADER,
+    str,
+    OpenApiParameter.HEADER,
+    description=(
+        "Retries with the same key and body return the original response for 7 days; a different body is rejected."
+    ),
+)
+IF_MATCH = OpenApiParameter(
+    "If-Match",
+    str,
+    OpenApiParameter.HEADER,
+    description="The ETag of your last read. If the row has changed since, nothing is saved: 409.",
+)
 
 
 class LocalTime(OpenApiSerializerFieldExtension):
@@ -61,13 +77,17 @@ class ProblemSerializer(serializers.Serializer):
 
 
 class ProblemSchema(AutoSchema):
-    """Add the problem responses to drf-spectacular's AutoSchema."""
+    """Add the problem responses, and If-Match where a view sets `accepts_if_match`, to AutoSchema."""
+
+    def get_override_parameters(self) -> list[Any]:
+        accepts = getattr(self.view, "accepts_if_match", False) and self.method in ("PUT", "PATCH", "DELETE")
+        return [*super().get_override_parameters(), *([IF_MATCH] if accepts else [])]
 
     def _get_response_bodies(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         responses = super()._get_response_bodies(*args, **kwargs)
         codes = list(_ALWAYS)
         if any(type(permission) is AllowAny for permission in self.view.get_permissions()):
-            codes = ["405", "406", "500"]
+            codes = ["405", "406", "500", "503"]
         if "{" in self.path:
             codes.append("404")
         if self.method not in SAFE_METHODS:

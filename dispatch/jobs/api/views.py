@@ -22,6 +22,7 @@ from accounts.api.base import OrganizationViewSet, OwnedFilterSet, respond_idemp
 from accounts.auth.permissions import is_allowed
 from accounts.models import ApiKey
 from dispatch.core.api.idempotency import HEADER
+from dispatch.core.api.openapi import IDEMPOTENCY_KEY
 from dispatch.core.api.problems import Conflict
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.ids import ID_PATTERN
@@ -58,14 +59,6 @@ from dispatch.jobs.timeline import MAX_ENTRIES
 from dispatch.technicians.models import Technician
 
 _SCOPE = ApiKey.Scope
-_IDEMPOTENCY = OpenApiParameter(
-    HEADER,
-    str,
-    OpenApiParameter.HEADER,
-    description=(
-        "Retries with the same key and body return the original response for 7 days; a different body is rejected."
-    ),
-)
 _IF_MATCH = OpenApiParameter(
     "If-Match", str, OpenApiParameter.HEADER, description="The ETag of the job as you saw it, or send `version`."
 )
@@ -91,7 +84,7 @@ class SubmissionViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retri
     required = {"list": _SCOPE.READ, "retrieve": _SCOPE.READ, "create": _SCOPE.SUBMIT}
 
     @extend_schema(
-        request=SubmissionFormSerializer, responses={202: AcceptedSerializer}, parameters=[_IDEMPOTENCY]
+        request=SubmissionFormSerializer, responses={202: AcceptedSerializer}, parameters=[IDEMPOTENCY_KEY]
     )
     def create(self, request: Request) -> Response:
         """Submit a form. 202 means that it is stored and will become a job. Poll `status_url` for progress."""
@@ -385,7 +378,10 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
         return self.get_paginated_response(JobNoteSerializer(page, many=True).data)
 
     @extend_schema(
-        request=WriteNoteSerializer, responses={201: JobNoteSerializer}, parameters=[_IDEMPOTENCY], filters=False
+        request=WriteNoteSerializer,
+        responses={201: JobNoteSerializer},
+        parameters=[IDEMPOTENCY_KEY],
+        filters=False,
     )
     @notes.mapping.post
     def write_note(self, request: Request, **kwargs: Any) -> Response:

@@ -22,10 +22,15 @@ from dispatch.leads.progress import progress_of
 from dispatch.leads.services import switches
 
 _READ, _WRITE, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.LEADS, ApiKey.Scope.MANAGE
-_COUNTS = serializers.DictField(child=serializers.IntegerField())
 _PROGRESS = inline_serializer(
     "CampaignProgress",
-    {"total": serializers.IntegerField(), "statuses": _COUNTS, "outcomes": _COUNTS, "waiting": _COUNTS},
+    {
+        "total": serializers.IntegerField(),
+        **{
+            name: serializers.DictField(child=serializers.IntegerField())
+            for name in ("statuses", "outcomes", "waiting")
+        },
+    },
 )
 
 

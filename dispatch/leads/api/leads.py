@@ -15,6 +15,7 @@ from rest_framework.routers import SimpleRouter
 from accounts.api.base import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, respond_idempotently
 from accounts.api.filters import PhoneFilter
 from accounts.models import ApiKey
+from dispatch.core.api.openapi import IDEMPOTENCY_KEY
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.leads import bulk_intake
 from dispatch.leads.api.lead_serializers import (
@@ -108,6 +109,7 @@ class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
     @extend_schema(
         request=NewLeadSerializer,
         responses={201: LeadSerializer, 200: LeadSerializer},
+        parameters=[IDEMPOTENCY_KEY],
         examples=[
             OpenApiExample(
                 "A lead",
@@ -139,7 +141,7 @@ class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
 
         return respond_idempotently(request, "leads", add_lead)
 
-    @extend_schema(request=LeadBulkSerializer, responses={201: _RESULTS})
+    @extend_schema(request=LeadBulkSerializer, responses={201: _RESULTS}, parameters=[IDEMPOTENCY_KEY])
     @action(detail=False, methods=["post"], parser_classes=[bulk_intake.EntriesParser])
     def bulk(self, request: Request) -> Response:
         """Add up to 10,000 leads. Valid leads are added, and invalid leads are reported."""

@@ -17,6 +17,7 @@ from rest_framework.routers import SimpleRouter
 from accounts.api.base import OrganizationViewSet, OwnedSerializer, respond_idempotently
 from accounts.api.etags import VersionedMixin
 from accounts.models import ApiKey
+from dispatch.core.api.openapi import IDEMPOTENCY_KEY
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.outbox import catalog
 from dispatch.outbox.api.messages import MAX_PAYLOAD_BYTES
@@ -197,7 +198,7 @@ class EventTypeViewSet(
         found = catalog.catalog_of(request.organization.pk)
         return Response(CatalogEntrySerializer([asdict(entry) for entry in found], many=True).data)
 
-    @extend_schema(request=PublishSerializer, responses={202: PublishedSerializer})
+    @extend_schema(request=PublishSerializer, responses={202: PublishedSerializer}, parameters=[IDEMPOTENCY_KEY])
     @action(detail=False, methods=["post"])
     def publish(self, request: Request, **kwargs: Any) -> Response:
         """Send a message to every endpoint that subscribes to its type and whose condition holds for the payload.

@@ -19,6 +19,7 @@ from accounts.auth.permissions import MEMBER
 from accounts.models import ApiKey
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import crypto
+from dispatch.core.api.openapi import IDEMPOTENCY_KEY
 from dispatch.core.api.problems import Conflict
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.http import client_certificates
@@ -276,7 +277,7 @@ class EndpointViewSet(
         services.delete_endpoint(self.get_object().pk, actor=request.actor)
         return Response(status=status.HTTP_204_NO_CONTENT)
 
-    @extend_schema(request=RotationSerializer, responses=RotatedSerializer)
+    @extend_schema(request=RotationSerializer, responses=RotatedSerializer, parameters=[IDEMPOTENCY_KEY])
     @action(detail=True, methods=["post"])
     def rotate_secret(self, request: Request, **kwargs: Any) -> Response:
         """Replace the signing secret.

@@ -20,6 +20,7 @@ from accounts.api.base import OrganizationViewSet, OwnedFilterSet, OwnedSlugRela
 from accounts.models import ApiKey
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
+from dispatch.core.api.openapi import IDEMPOTENCY_KEY
 from dispatch.core.api.serializers import MAX_LATEST, BoundedListSerializer, LatestSerializer, StrictSerializer
 from dispatch.core.events import Actor
 from dispatch.core.http.ssrf import check_target_url
@@ -257,7 +258,7 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
     def get_serializer_class(self) -> Any:
         return {"retrieve": MessageDetailSerializer, "create": SendSerializer}.get(self.action, MessageSerializer)
 
-    @extend_schema(request=SendSerializer, responses={202: MessageSerializer})
+    @extend_schema(request=SendSerializer, responses={202: MessageSerializer}, parameters=[IDEMPOTENCY_KEY])
     def create(self, request: Request) -> Response:
         """Send one message, or a list of at most 1,000 in one transaction. 202 means accepted for delivery."""
         many = isinstance(request.data, list)

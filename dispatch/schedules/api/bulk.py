@@ -16,9 +16,9 @@ from rest_framework.response import Response
 from accounts.api.base import OrganizationViewSet, respond_idempotently
 from accounts.auth.permissions import is_allowed
 from accounts.models import ApiKey
+from dispatch.core.api.openapi import IDEMPOTENCY_KEY
 from dispatch.core.api.parsers import LargeJSONParser
 from dispatch.schedules.api.bulk_serializers import BulkDetailSerializer, BulkFormSerializer, BulkSerializer
-from dispatch.schedules.api.schedules import IDEMPOTENCY
 from dispatch.schedules.models import BulkImport
 from dispatch.schedules.services import bulk_import
 
@@ -42,7 +42,7 @@ class BulkViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
     def get_serializer_class(self) -> Any:
         return BulkSerializer if self.action == "list" else BulkDetailSerializer
 
-    @extend_schema(request=BulkFormSerializer, responses={202: BulkSerializer}, parameters=[IDEMPOTENCY])
+    @extend_schema(request=BulkFormSerializer, responses={202: BulkSerializer}, parameters=[IDEMPOTENCY_KEY])
     def create(self, request: Request) -> Response:
         """Accept up to 100,000 schedules (64 MiB) for a worker to validate and create.
 

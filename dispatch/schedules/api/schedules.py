@@ -12,7 +12,7 @@ import django_filters
 from django.conf import settings
 from django.db.models import QuerySet
 from django.urls import reverse
-from drf_spectacular.utils import OpenApiParameter, extend_schema
+from drf_spectacular.utils import extend_schema
 from rest_framework import mixins, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import ValidationError
@@ -23,7 +23,7 @@ from accounts.api.base import OrganizationViewSet, OwnedFilterSet, respond_idemp
 from accounts.auth.permissions import is_allowed
 from accounts.models import ApiKey
 from dispatch.core import clock
-from dispatch.core.api.idempotency import HEADER
+from dispatch.core.api.openapi import IDEMPOTENCY_KEY, IF_MATCH
 from dispatch.schedules import queries
 from dispatch.schedules.api.feeds import ComingSerializer, DaysSerializer, answer_coming, days_of
 from dispatch.schedules.api.run_serializers import RunSerializer
@@ -42,17 +42,6 @@ from dispatch.schedules.services import backfill
 from dispatch.schedules.services import schedules as schedule_services
 
 _READ, _WRITE = ApiKey.Scope.READ, ApiKey.Scope.SCHEDULES
-IDEMPOTENCY = OpenApiParameter(
-    HEADER,
-    str,
-    OpenApiParameter.HEADER,
-    description=(
-        "Retries with the same key and body return the original response for 7 days; a different body is rejected."
-    ),
-)
-IF_MATCH = OpenApiParameter(
-    "If-Match", str, OpenApiParameter.HEADER, description="The ETag from your last read of the schedule."
-)
 
 
 class ScheduleFilter(OwnedFilterSet):
@@ -118,7 +107,7 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         return self._current()
 
     @extend_schema(
-        request=ScheduleFormSerializer, responses={201: ScheduleDetailSerializer}, parameters=[IDEMPOTENCY]
+        request=ScheduleFormSerializer, responses={201: ScheduleDetailSerializer}, parameters=[IDEMPOTENCY_KEY]
     )
     def create(self, request: Request) -> Response:
         """Create a schedule and its first run."""
@@ -170,7 +159,9 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         """Resume a schedule at its first occurrence from now. Occurrences during the pause are skipped."""
         return self._act(schedule_services.resume_schedule)
 
-    @extend_schema(request=RunNowSerializer, responses={202: RunSerializer}, parameters=[IF_MATCH, IDEMPOTENCY])
+    @extend_schema(
+        request=RunNowSerializer, responses={202: RunSerializer}, parameters=[IF_MATCH, IDEMPOTENCY_KEY]
+    )
     @action(detail=True, methods=["post"], url_path="run-now")
     def run_now(self, request: Request, **kwargs: Any) -> Response:
         """Add one run now, with the schedule's payload or another one. The schedule does not change."""
@@ -191,7 +182,7 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
     @extend_schema(
         request=BackfillSerializer,
         responses={200: BackfilledSerializer, 202: BackfilledSerializer},
-        parameters=[IF_MATCH, IDEMPOTENCY],
+        parameters=[IF_MATCH, IDEMPOTENCY_KEY],
     )
     @action(detail=True, methods=["post"])
     def backfill(self, request: Request, **kwargs: Any) -> Response:

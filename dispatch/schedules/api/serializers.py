@@ -160,7 +160,7 @@ class ScheduleDetailSerializer(ScheduleSerializer):
 
     @extend_schema_field(OccurrenceSerializer(many=True))
     def get_next(self, row: Schedule) -> Any:
-        return occurrences_of(row)
+        return OccurrenceSerializer(occurrences_of(row), many=True).data
 
     @extend_schema_field(RunSerializer(many=True))
     def get_runs(self, row: Schedule) -> Any:
