@@ -81,6 +81,14 @@ class _Group:
         if not can_expire or message.status == Status.ERROR:
             heapq.heappush(self.heaps.setdefault((message.status, message.mode), []), message.order)
 
+    def is_claimed_by(self, message: Waiting) -> bool:
+        """Return whether the message was PENDING until this status.
+
+        A message that is started when another one ends is never QUEUED. If its earlier events are not known, it
+        may have been QUEUED before them.
+        """
+        return message.status == Status.QUEUED or self._status(message.order) == Status.PENDING
+
     def firsts(self) -> list[Waiting]:
         """Return the first message of each status and mode: no other can be next, or hold the next one."""
         found = []
@@ -105,11 +113,11 @@ def check_order(scope: Scope) -> Iterator[str]:
             if status is None:
                 continue
             message = Waiting(message_id, sequence, mode, status, _WHENEVER)
-            if status == Status.QUEUED:
-                line = f"group {group_id}: message {message_id} was queued in event {event_id}"
-                if group.in_flight not in (None, message_id):
+            if status in _IN_FLIGHT and group.in_flight != message_id:
+                line = f"group {group_id}: message {message_id} was claimed in event {event_id}"
+                if group.in_flight is not None:
                     yield f"{line}, while message {group.in_flight} was in flight"
-                elif why := _why_not_next(group, message):
+                elif group.is_claimed_by(message) and (why := _why_not_next(group, message)):
                     yield f"{line}, {why}"
             group.update(message, can_expire)
 
