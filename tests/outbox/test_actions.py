@@ -14,6 +14,7 @@ from dispatch.core.api.problems import Conflict
 from dispatch.core.api.serializers import MAX_LATEST
 from dispatch.core.events import Actor
 from dispatch.core.models import Event
+from dispatch.core.privacy.personal_data import DataSubject, erase_person
 from dispatch.outbox.models import Attempt, Endpoint, Message
 from dispatch.outbox.services import actions
 from dispatch.outbox.services.actions import Action
@@ -138,6 +139,27 @@ def test_ignore_and_resolve_unblock_at_once_audited_only_from_error(
     with pytest.raises(Conflict) as refused:
         actions.act_on_one(Action.of(word), found, actor=MARIA)
     assert refused.value.conflict["by"]["label"] == "Maria"
+
+
+def test_group_is_unblocked_only_with_its_last_error(world: World) -> None:
+    phone = "+16025550123"
+    world.receiver.answer(phone, 422)
+    world.receiver.answer("b", 422)
+    erp = world.endpoint()
+    world.start()
+    later = world.send_one(erp, "b")
+    world.becomes(later, "ERROR")
+    first = world.send_one(erp, phone, sequence=1)
+    world.becomes(first, "ERROR")
+    erase_person(DataSubject(world.organization.pk, phone=phone), actor=MARIA)
+    world.receiver.heal()
+    done = world.act("retry", first, later)
+    assert (done.changed, done.refused) == ([later], {first: "ERROR"}), "what was erased can't be sent"
+    unblocked = Event.objects.filter(kind="group.unblocked")
+    assert not unblocked.exists()
+    world.act("ignore", first)
+    world.becomes(later, "COMPLETED")
+    assert unblocked.count() == 1
 
 
 @pytest.mark.parametrize("word", ["retry", "ignore", "resolve"])

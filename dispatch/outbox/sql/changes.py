@@ -79,7 +79,8 @@ WITH changed AS (
     WHERE u.mode = 'BLOCK_ON_ERROR' AND %(from)s::text[] = '{{ERROR}}'::text[]
       AND NOT EXISTS (SELECT FROM outbox_message o
                       WHERE o.group_id = u.group_id AND o.status IN ('PENDING', 'ERROR')
-                        AND o.status = 'ERROR' AND o.mode = 'BLOCK_ON_ERROR' AND o.id <> ALL(%(ids)s::bigint[]))
+                        AND o.status = 'ERROR' AND o.mode = 'BLOCK_ON_ERROR'
+                        AND o.id <> ALL(ARRAY(SELECT id FROM changed)))
 ), appended AS (
     {EVENTS}
     SELECT organization_id, %(kind)s, 'message', id, %(actor_type)s, %(actor_id)s::bigint, %(actor_label)s,
