@@ -10,7 +10,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from django.db import connections
+from django.db import connections, transaction
 from django.test import Client
 from django.urls import reverse
 
@@ -21,6 +21,7 @@ from dispatch.core.models import Event
 from dispatch.outbox.models import Endpoint, Message, PortalLink
 from dispatch.outbox.services import portal, target_health
 from tests.api.client import Api
+from tests.core.threads import Elsewhere
 from tests.harness.outbox import World
 from tests.support import factories
 from tests.support.factories import browser
@@ -333,6 +334,24 @@ def test_receiver_replays_failed_messages_or_everything_since_a_moment(world: Wo
     assert world.receiver.of("g")[-3:] == ["a", "b", "c"], "in their order"
     for bad in ("", "yesterday", "1990-01-01T00:00", "9999-12-31T23:59"):
         assert visitor.act(endpoint, "many", since=bad)["Location"].endswith("said=when")
+
+
+def test_receiver_gets_everything_again_in_order_also_after_a_failure(world: World, api: Api) -> None:
+    endpoint = world.endpoint(retry_schedule_s=[])
+    world.receiver.answer("d", 500, times=1)
+    world.start()
+    ids = world.send(endpoint, *"abcd")
+    world.becomes(ids[-1], "ERROR")
+    visitor = Visitor(create(api, endpoint="ERP"))
+    since = f"{clock.now().astimezone(ZoneInfo(world.organization.time_zone)) - timedelta(hours=1):%Y-%m-%dT%H:%M}"
+    with transaction.atomic():
+        Message.objects.select_for_update(no_key=True).get(pk=ids[0])
+        again = Elsewhere(lambda: visitor.act(endpoint, "many", since=since, which="all"))
+        again.wait_for_lock()
+        assert world.status(ids[-1]) == "ERROR", "it is retried together with the earlier messages"
+    again.finish()
+    world.all_end()
+    assert world.receiver.names == [*"abcd", *"abcd"]
 
 
 def test_receiver_rotates_secrets_and_sees_their_ages(world: World, api: Api) -> None:

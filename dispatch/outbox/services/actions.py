@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -59,7 +59,15 @@ def act_on_messages(action: Action, message_ids: Iterable[int], *, actor: Actor,
     """Apply the action to all of these messages whose status allows it; their groups continue at once."""
     ids, done = list(dict.fromkeys(message_ids)), ActionResult()
     for first in range(0, len(ids), AT_ONCE):
-        _act(action, ids[first : first + AT_ONCE], actor, note, done)
+        _act([action], ids[first : first + AT_ONCE], actor, note, done)
+    return done
+
+
+def send_again(message_ids: Iterable[int], *, actor: Actor) -> ActionResult:
+    """Retry the messages in ERROR and replay those that have ended, together: they are sent in their order."""
+    ids, done = sorted(set(message_ids)), ActionResult()
+    for first in range(0, len(ids), AT_ONCE):
+        _act([Action.RETRY, Action.REPLAY], ids[first : first + AT_ONCE], actor, "", done)
     return done
 
 
@@ -90,22 +98,25 @@ def act_on_one(action: Action, message: Message, *, actor: Actor, note: str = ""
     return fresh
 
 
-def _act(action: Action, ids: list[int], actor: Actor, note: str, done: ActionResult) -> None:
+def _act(wanted: Sequence[Action], ids: list[int], actor: Actor, note: str, done: ActionResult) -> None:
+    """Apply to each message the action that its status allows, in one transaction."""
     now = clock.now()
+    changed: list[tuple[int]] = []
     with transaction.atomic():
         rows = Message.objects.filter(pk__in=ids).exclude(mode=Mode.IMMEDIATE).values_list("group_id", flat=True)
         groups = set(rows)
         lock_groups(groups)
         before = dict(sql.fetch_all(sql.LOCK_MESSAGES, {"ids": ids}))
-        changed = sql.fetch_all(
-            sql.APPLY_ACTION,
-            {
-                "ids": ids, "status": action.after, "from": list(action.before), "resolution": action.resolution,
-                "fresh": action.is_fresh, "replay": action is Action.REPLAY,
-                "kind": action.event_kind, "note": note[:500], "now": now,
-                "actor_type": actor.type, "actor_id": actor.id, "actor_label": actor.label[:120],
-            },
-        )  # fmt: skip
+        for action in wanted:
+            changed += sql.fetch_all(
+                sql.APPLY_ACTION,
+                {
+                    "ids": ids, "status": action.after, "from": list(action.before),
+                    "resolution": action.resolution, "fresh": action.is_fresh, "replay": action is Action.REPLAY,
+                    "kind": action.event_kind, "note": note[:500], "now": now,
+                    "actor_type": actor.type, "actor_id": actor.id, "actor_label": actor.label[:120],
+                },
+            )  # fmt: skip
         reschedule_groups(groups, now)
         queues.notify_loop(POLLER)
     changed_ids = {row[0] for row in changed}

@@ -223,18 +223,16 @@ def send_many_again(
     """
     own = created_since(messages_of(link, endpoint), link.organization_id, since).filter(pk__gt=after_id)
     wanted = [Action.RETRY] if only_failed else [Action.RETRY, Action.REPLAY]
-    statuses = {status: action for action in wanted for status in action.before}
-    fitting = own.filter(status__in=list(statuses)).order_by("id").values_list("pk", "status")
-    rows = list(fitting[: MAX_REPLAYED + 1])
-    has_more = len(rows) > MAX_REPLAYED
-    rows = rows[:MAX_REPLAYED]
-    result = ActionResult()
-    for action in wanted:
-        ids = [pk for pk, status in rows if statuses[status] is action]
-        done = actions.act_on_messages(action, ids, actor=actor_of(link))
-        result.changed += done.changed
-        result.refused |= done.refused
-    return result, rows[-1][0] if has_more else None
+    statuses = [status for action in wanted for status in action.before]
+    fitting = own.filter(status__in=statuses).order_by("id").values_list("pk", flat=True)
+    ids = list(fitting[: MAX_REPLAYED + 1])
+    has_more = len(ids) > MAX_REPLAYED
+    ids = ids[:MAX_REPLAYED]
+    if only_failed:
+        result = actions.act_on_messages(Action.RETRY, ids, actor=actor_of(link))
+    else:
+        result = actions.send_again(ids, actor=actor_of(link))
+    return result, ids[-1] if has_more else None
 
 
 def shown_secrets(endpoint: Endpoint) -> list[Mapping[str, Any]]:
