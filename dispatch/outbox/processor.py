@@ -183,8 +183,10 @@ class Processor:
         await asyncio.to_thread(self._publishing.close)
 
     def _start_attempts(self, tickets: Sequence[Ticket]) -> Sequence[StartResult]:
+        # Of several copies of a pointer, the first one gets the attempt: that is the one that holds a share.
+        order = sorted(tickets, key=lambda ticket: ticket.holds is None)
         first: dict[tuple[int, int], Ticket] = {}
-        for ticket in tickets:
+        for ticket in order:
             first.setdefault(ticket.pointer, ticket)
 
         def admit(pointer: tuple[int, int], organization_id: int) -> bool:
@@ -195,11 +197,12 @@ class Processor:
 
         shares = self._shares
         answers, claims = attempts.start_attempts(
-            [ticket.pointer for ticket in tickets], admit if shares is not None else None
+            [ticket.pointer for ticket in order], admit if shares is not None else None
         )
         ended = sum(isinstance(answer, PointerRefused) for answer in answers)
         self._pass_on(Handover((), claims, ended), self.hand_over)
-        return answers
+        by_ticket = dict(zip(order, answers, strict=True))
+        return [by_ticket[ticket] for ticket in tickets]
 
     def _finish_attempts(self, results: Sequence[AttemptResult]) -> Sequence[bool]:
         """Return for each result whether it was recorded.

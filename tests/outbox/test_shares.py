@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -14,11 +17,12 @@ from dispatch.core.redis import client as redis
 from dispatch.outbox import processor, publisher
 from dispatch.outbox.models import Attempt, Endpoint, Message, Target
 from dispatch.outbox.services import recovery
+from dispatch.outbox.services.attempts import PointerRefused
 from dispatch.outbox.services.intake import default_pool
 from dispatch.outbox.services.scheduling import claim_next
 from tests.harness.outbox import World
 from tests.support import factories
-from tests.support.waiting import wait_until
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @pytest.fixture
@@ -86,6 +90,41 @@ def test_what_waits_for_a_share_keeps_its_order_and_ends_with_the_router(world: 
     world.all_end()
     assert world.statuses([first, *ids]) == ["COMPLETED"] * 4
     assert world.receiver.of("b") == ["b1", "b2", "b3"]
+
+
+def test_copy_ahead_of_the_pointer_that_got_a_share_does_not_take_its_attempt(world: World) -> None:
+    erp = world.endpoint()
+    message = world.send_one(erp, "a")
+    world.poll()
+
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not condition():
+                await asyncio.sleep(0.01)
+
+    async def process() -> list[PointerRefused | BaseException | None]:
+        found = processor.Processor(2)  # an organization alone has one share of two
+        shares, starts, gate = found._shares, found._starts, threading.Event()
+        assert shares
+        assert shares.try_take(erp.organization_id)
+        waiting = asyncio.create_task(found.process_epoch(message, 1))
+        await until(lambda: found.waiting == 1)
+        found._start_thread.start(gate.wait)
+        busy = asyncio.create_task(found.process_epoch(0, 1))
+        await until(lambda: not starts._idle and not starts.waiting)
+        copy = asyncio.create_task(found.process_epoch(message, 1))
+        await until(lambda: starts.waiting == 1)
+        shares.release(erp.organization_id)
+        await until(lambda: starts.waiting == 2)
+        gate.set()
+        results = await asyncio.gather(waiting, copy, busy, return_exceptions=True)
+        assert shares.try_take(erp.organization_id), "every share was returned"
+        await found.close()
+        return results
+
+    assert asyncio.run(process()) == [None, PointerRefused.OVER, PointerRefused.UNKNOWN]
+    assert world.status(message) == "COMPLETED"
+    assert world.receiver.names == ["a"]
 
 
 def test_a_batch_is_divided_among_organizations(world: World, other: Endpoint) -> None:
