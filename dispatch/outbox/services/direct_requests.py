@@ -171,7 +171,7 @@ def _wake_messages(ended: Sequence[Admitted]) -> None:
 
 
 def _targets(requests: Sequence[DirectRequest]) -> list[int]:
-    """Return the target of each request, creating new ones."""
+    """Return the target of each request, creating new ones; 0 if its endpoint was deleted."""
     known: dict[tuple[int, int | None, str], int] = {}
     found = []
     for request in requests:
@@ -179,7 +179,7 @@ def _targets(requests: Sequence[DirectRequest]) -> list[int]:
         key = (request.organization_id, request.endpoint.pk if request.endpoint else None,
                "" if request.endpoint else f"{parts.scheme}://{parts.netloc}")  # fmt: skip
         if key not in known:
-            known[key] = find_target(request.organization_id, key[1], request.url)
+            known[key] = find_target(request.organization_id, key[1], request.url) or 0
         found.append(known[key])
     return found
 

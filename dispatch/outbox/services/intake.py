@@ -11,11 +11,12 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from django.conf import settings
-from django.db import transaction
+from django.db import IntegrityError, transaction
 
 from accounts import limits
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock, fault_injection
+from dispatch.core.db.errors import is_missing_reference
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.runtime import queues
 from dispatch.outbox import sql
@@ -184,9 +185,17 @@ def _origin(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}".lower()[:300]
 
 
-def find_target(organization_id: int, endpoint_id: int | None, url: str) -> int:
-    """Return the target of a URL, or of an endpoint, creating a new one. A URL's target has the default pool."""
-    return _target(organization_id, endpoint_id, "" if endpoint_id else _origin(url), None)
+def find_target(organization_id: int, endpoint_id: int | None, url: str) -> int | None:
+    """Return the target of a URL, or of an endpoint, creating a new one. A URL's target has the default pool.
+
+    Return None if the endpoint was deleted.
+    """
+    try:
+        return _target(organization_id, endpoint_id, "" if endpoint_id else _origin(url), None)
+    except IntegrityError as error:
+        if endpoint_id is None or not is_missing_reference(error):
+            raise
+        return None
 
 
 def _target(organization_id: int, endpoint_id: int | None, origin: str, pool_id: int | None) -> int:

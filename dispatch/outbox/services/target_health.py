@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import structlog
 from django.conf import settings
 from django.db import transaction
+from django.db.models import QuerySet
 
 from dispatch.core import clock, events
 from dispatch.core.events import SYSTEM, Actor
@@ -245,15 +246,15 @@ def disable_gone(results: Sequence[CallResult]) -> None:
         disable_endpoint(endpoint_id, "The receiver answered 410: it is gone.", actor=SYSTEM)
 
 
-def _locked(endpoint_id: int) -> Endpoint:
-    return Endpoint.objects.select_for_update(no_key=True).defer(*Endpoint.CREDENTIALS).get(pk=endpoint_id)
+def _lock(endpoint_id: int) -> QuerySet[Endpoint]:
+    return Endpoint.objects.select_for_update(no_key=True).defer(*Endpoint.CREDENTIALS).filter(pk=endpoint_id)
 
 
 def disable_endpoint(endpoint_id: int, reason: str, *, actor: Actor) -> bool:
-    """Disable an endpoint until it is enabled again; return False if it was disabled already."""
+    """Disable an endpoint until it is enabled again; return False if it was disabled or deleted already."""
     with transaction.atomic():
-        endpoint = _locked(endpoint_id)
-        if endpoint.disabled_at is not None:
+        endpoint = _lock(endpoint_id).first()
+        if endpoint is None or endpoint.disabled_at is not None:
             return False
         endpoint.disabled_at, endpoint.disabled_reason = clock.now(), reason[:200]
         endpoint.save(update_fields=["disabled_at", "disabled_reason"])
@@ -275,7 +276,7 @@ def enable_endpoint(endpoint_id: int, *, actor: Actor) -> bool:
     Return False if it was enabled already.
     """
     with transaction.atomic():
-        endpoint = _locked(endpoint_id)
+        endpoint = _lock(endpoint_id).get()
         if endpoint.disabled_at is None:
             return False
         endpoint.disabled_at, endpoint.disabled_reason = None, ""
@@ -298,7 +299,7 @@ def resume_endpoint(endpoint_id: int, *, actor: Actor) -> bool:
 
 def _set_paused(endpoint_id: int, paused: bool, reason: str, actor: Actor) -> bool:
     with transaction.atomic():
-        endpoint = _locked(endpoint_id)
+        endpoint = _lock(endpoint_id).get()
         if endpoint.is_paused == paused:
             return False
         endpoint.is_paused, endpoint.paused_reason = paused, reason[:200]
