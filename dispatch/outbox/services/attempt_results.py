@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -166,11 +166,14 @@ def _ending(result: AttemptResult, now: datetime) -> Ending:
 
 
 def _record(results: Sequence[AttemptResult], in_time: set[int]) -> None:
+    late = {r.call.id for r in results if id(r) not in in_time}
+    erased = _erased(late) if late else set()
     values = [
         (
             r.call.organization_id, r.call.id, r.call.number, r.call.epoch, r.call.url, r.started_at, r.ended_at,
-            r.elapsed_s, r.verdict.outcome, r.status_code, r.answer, r.verdict.error_class,
-            r.verdict.error[:300], r.verdict.spends and id(r) in in_time, id(r) not in in_time,
+            r.elapsed_s, r.verdict.outcome, r.status_code, "" if r.call.id in erased else r.answer,
+            r.verdict.error_class, "" if r.call.id in erased else r.verdict.error[:300],
+            r.verdict.spends and id(r) in in_time, id(r) not in in_time,
         )
         for r in results
     ]  # fmt: skip
@@ -182,3 +185,9 @@ def _record(results: Sequence[AttemptResult], in_time: set[int]) -> None:
     added = sql.fetch_later(sql.ADD_ATTEMPTS, given)
     if len(in_time) < len(results):
         metrics.late.inc(added()[0][0])
+
+
+def _erased(message_ids: Iterable[int]) -> set[int]:
+    """Lock these messages, and return those whose content was erased: their responses are not stored."""
+    rows = sql.fetch_all(sql.LOCK_LATE, {"ids": integers(sorted(message_ids))})
+    return {message_id for message_id, is_erased in rows if is_erased}

@@ -168,6 +168,12 @@ WITH added AS (
 )
 SELECT count(*) FILTER (WHERE is_late) FROM added
 """
+# Before late results: an erasure either waits for them, or has erased the message already. Results in time need no
+# such lock, since a message in flight is not erased.
+LOCK_LATE = """
+SELECT id, erased_at IS NOT NULL FROM outbox_message
+WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
+"""
 
 # --- Health of targets ---------------------------------------------------------------------------
 
