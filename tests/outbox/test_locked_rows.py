@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import pytest
 from django.db import connections, transaction
 
 from dispatch.core import clock
 from dispatch.outbox import loops
 from dispatch.outbox.models import Message, MessageGroup
-from dispatch.outbox.services import attempts, recovery, scheduling
+from dispatch.outbox.rules.responses import DELIVERED, Verdict
+from dispatch.outbox.services import attempt_results, attempts, recovery, scheduling
+from dispatch.outbox.services.attempt_results import AttemptResult
+from dispatch.outbox.services.attempts import DeliveryAttempt
 from dispatch.outbox.services.intake import NewMessage, accept_messages
 from dispatch.outbox.services.scheduling import RequeuedMessage
 from tests.core.threads import Elsewhere
@@ -137,3 +141,39 @@ def test_lists_with_the_same_keys_in_another_order_do_not_deadlock(world: World)
     *_, first, second = answers
     assert first == second[::-1]
     assert sorted(Message.objects.values_list("idempotency_key", flat=True)) == ["A", "B", "M", "Z"]
+
+
+@pytest.mark.parametrize("step", ["start", "end"])
+def test_bulk_cancel_and_attempts_in_another_order_do_not_deadlock(world: World, step: str) -> None:
+    """Both wait for the second message, which a third session has locked."""
+    erp = world.endpoint(mode="IMMEDIATE")
+    ids = world.send(erp, "a", "b", "c")
+    world.poll()
+    others = [(message, 1) for message in reversed(ids)]
+    calls = [] if step == "start" else attempts.start_attempts(others)[0]
+
+    def act() -> None:
+        if step == "start":
+            calls.extend(attempts.start_attempts(others)[0])
+        else:
+            finish(calls)
+
+    with held(Message, ids[1]):
+        attempt = Elsewhere(act)
+        attempt.wait_for_lock()
+        cancel = Elsewhere(lambda: world.act("cancel", *ids))
+        cancel.wait_for_lock()
+    attempt.finish()
+    cancel.finish()
+    assert all(isinstance(call, DeliveryAttempt) for call in calls)
+    assert world.statuses(ids) == ["CANCELLED" if step == "start" else "COMPLETED"] * 3
+
+
+def finish(calls: Sequence[object]) -> None:
+    """Record that these attempts delivered their messages."""
+    now = clock.now()
+    delivered = Verdict(DELIVERED)
+    results = [
+        AttemptResult(call, delivered, now, now, 0.1, 200) for call in calls if isinstance(call, DeliveryAttempt)
+    ]
+    attempt_results.finish_attempts(results)

@@ -201,7 +201,7 @@ def renew_leases(calls: Sequence[DeliveryAttempt]) -> dict[int, float]:
     An attempt that has lost its lease is missing from the result.
     """
     asked = ticks()
-    given = arrays([(call.id, call.epoch) for call in calls], ids=integers, epochs=integers)
+    given = arrays(sorted((call.id, call.epoch) for call in calls), ids=integers, epochs=integers)
     renewed = sql.fetch_all(sql.RENEW, {**given, "lease": settings.OUTBOX_LEASE_S})
     return {row[0]: asked + settings.OUTBOX_LEASE_S for row in renewed}
 
@@ -239,9 +239,12 @@ def _start(
 
 
 def _store_start(taken: list[_Row], now: datetime) -> list[tuple[_Row, int]]:
-    """Make the messages PROCESSING in their slots; return those that were QUEUED, with the attempt's number."""
+    """Make the messages PROCESSING in their slots; return those that were QUEUED, with the attempt's number.
+
+    They are locked by id, as by user actions.
+    """
     given = arrays(
-        [(row.id, row.epoch, row.pool_id, row.slot) for row in taken],
+        sorted((row.id, row.epoch, row.pool_id, row.slot) for row in taken),
         ids=integers, epochs=integers, pools=integers, slots=integers,
     )  # fmt: skip
     started = sql.fetch_all(sql.START, {**given, "from": "QUEUED", "now": now, "lease": settings.OUTBOX_LEASE_S})

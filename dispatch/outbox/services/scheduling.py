@@ -408,7 +408,7 @@ def end_messages_later(
     values = [
         (e.id, e.epoch, e.status, e.due_at, e.spent, e.lapsed, e.error[:300], e.waiting_for[:40], e.verb,
          e.is_deferral)
-        for e in endings
+        for e in sorted(endings, key=lambda e: (e.id, e.epoch))  # locked by id, as by user actions
     ]  # fmt: skip
     given = arrays(
         values, ids=integers, epochs=integers, statuses=texts, dues=timestamps, spents=integers, lapses=integers,

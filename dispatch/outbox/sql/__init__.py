@@ -3,8 +3,8 @@
 Every statement takes the time as %(now)s. Leases are the exception: they use the database's clock, so that the
 clocks of router machines need not agree.
 
-Lock order: group rows by id, then messages, then targets by id. Starting an attempt locks targets, then gates by
-pool, then its messages. The poller, results and recovery skip locked groups and so never wait for one.
+Lock order: group rows by id, then messages by id, then targets by id. Starting attempts locks targets, then gates
+by pool, then messages by id. The poller, results and recovery skip locked groups and so never wait for one.
 """
 
 from __future__ import annotations
