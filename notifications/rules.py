@@ -17,6 +17,7 @@ DISPATCHERS, ADMINS, EVERYBODY = "dispatchers", "admins", "everybody"
 
 SEPARATOR = " · "  # between the details of a notification
 MAX_TITLE, MAX_BODY, MAX_HOW = 160, 500, 160
+ACCEPTED = "accepted the job"  # how an assignment by the technician's answer is described
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ TABLE: tuple[Rule, ...] = (
             "job.dispatch_again": "dispatched the job again",
             "job.provider_back": "resumed calling: the phone provider is available again",
             "job.spend_resumed": "resumed calling: the daily spending cap allows it again",
+            "job.paused": "paused the job",
             "job.cancelled": "canceled the job",
             "job.completed": "completed the job",
         },
@@ -429,6 +431,8 @@ def describe_resolution(kind: str, rule: Rule, actor: str, data: Mapping[str, An
     """Describe how the cause ended, as a sentence without a period."""
     to = f" to {data['technician']}" if data.get("technician") else ""
     phrase = rule.ends.get(kind) or rule.withdraws[kind]
+    if kind == "job.assigned" and data.get("by", "hand") != "hand":
+        phrase = ACCEPTED
     return f"{actor} {phrase.format(to=to)}"[:MAX_HOW]
 
 

@@ -13,7 +13,7 @@ from functools import cache
 from dispatch.core import languages
 from dispatch.core.stored_texts import mark_stored, read_values, translate_stored
 from dispatch.jobs.models import CustomerTextKind, Job, TechnicianNotice
-from notifications.rules import BY_KIND, SEPARATOR, TABLE, Rule
+from notifications.rules import ACCEPTED, BY_KIND, SEPARATOR, TABLE, Rule
 
 _DEFAULT = re.compile(r"\{(\w+)\|([^}]*)\}")
 # Values that a rule derives from an event's data, and names of actors that are no people.
@@ -89,7 +89,8 @@ def details_of(rule: Rule) -> list[str]:
 def outcomes_of(rule: Rule) -> list[str]:
     """Return the forms of how the rule's cause ends, such as "{actor} assigned the job to {name}"."""
     found: list[str] = []
-    for phrase in (*rule.ends.values(), *rule.withdraws.values()):
+    accepted = [ACCEPTED] if "job.assigned" in rule.ends else []
+    for phrase in (*rule.ends.values(), *rule.withdraws.values(), *accepted):
         found += [
             f"{{actor}} {phrase.format(to=to)}" for to in ((" to {name}", "") if "{to}" in phrase else ("",))
         ]

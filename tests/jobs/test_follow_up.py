@@ -48,6 +48,18 @@ def test_reopened_job_belongs_to_its_technician_again(floor):
     assert Technician.objects.get(pk=ann.pk).open_jobs == 0
 
 
+@pytest.mark.parametrize(("hours", "is_on_the_way"), [(0.1, True), (26, False)])
+def test_trip_of_a_reopened_job_is_kept_until_its_arrival(floor, hours, is_on_the_way):
+    (ann,) = floor.crew("Ann")
+    job = assigned_to(floor, ann)
+    services.report_on_the_way(job.pk, actor=JOHN, eta_minutes=20)
+    services.complete(job.pk, actor=JOHN)
+    clock.travel(hours * 3600)
+    services.reopen(job.pk, actor=MARIA)
+    now = floor.job(job)
+    assert (now.on_the_way_at is not None, now.eta_at is not None) == (is_on_the_way, is_on_the_way)
+
+
 def test_board_reopens_a_completed_job(floor):
     (ann,) = floor.crew("Ann")
     job = assigned_to(floor, ann)

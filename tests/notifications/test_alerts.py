@@ -134,7 +134,9 @@ def test_a_job_that_is_gone_does_not_stop_the_reader(ours):
 @pytest.mark.parametrize(
     ("kind", "data", "how"),
     [
-        ("job.assigned", {"technician": "Unit 12"}, "Ana assigned the job to Unit 12"),
+        ("job.assigned", {"technician": "Unit 12", "by": "hand"}, "Ana assigned the job to Unit 12"),
+        ("job.assigned", {"technician": "Ana", "by": "link"}, "Ana accepted the job"),
+        ("job.paused", {}, "Ana paused the job"),
         ("job.cancelled", {}, "Ana canceled the job"),
         ("job.dispatch_again", {}, "Ana dispatched the job again"),
         ("job.completed", {}, "Ana completed the job"),

@@ -127,6 +127,8 @@ def reopen(job_id: int, *, actor: Actor, version: int | None = None, note: str =
         job.status, job.ended_at = Job.Status.ASSIGNED, None
         job.late_minutes = job.late_reported_at = None
         if job.started_at is None:
+            if job.eta_at is None or job.eta_at <= clock.now():  # a later ETA is that of a trip in progress
+                job.on_the_way_at = job.eta_at = None
             transitions.expect_start(job)
         else:
             transitions.expect_end(job)
