@@ -226,9 +226,10 @@ ORDER BY l.claimed_at LIMIT %(limit)s FOR NO KEY UPDATE OF l SKIP LOCKED
 
 # --- Releasing leads that a switch had held back
 
+# Their patience begins now, because no call was possible during the hold.
 RELEASE = f"""
 UPDATE leads_lead l
-SET due_at = greatest(l.wanted_at, %(now)s), reason = ''
+SET due_at = greatest(l.wanted_at, %(now)s), wanted_at = greatest(l.wanted_at, %(now)s), reason = ''
 FROM leads_campaign c
 WHERE c.id = l.campaign_id AND l.id = ANY(ARRAY(
     SELECT w.id FROM leads_lead w

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
+from zoneinfo import ZoneInfo
 
 import pytest
 
@@ -118,6 +120,67 @@ def test_call_now_is_remembered_by_a_switch_that_holds_the_lead_later(floor: Flo
     switches.pause_campaign(floor.campaign.pk, False, actor=SYSTEM)
     floor.step(switches.LIFTED)
     assert floor.work() == 1
+
+
+HOLDS: dict[str, tuple[Callable[[Floor], object], Callable[[Floor], object]]] = {
+    "campaign paused": (
+        lambda floor: switches.pause_campaign(floor.campaign.pk, True, actor=SYSTEM),
+        lambda floor: switches.pause_campaign(floor.campaign.pk, False, actor=SYSTEM),
+    ),
+    "organization paused": (
+        lambda floor: switches.set_dispatch(floor.organization.pk, is_paused=True, actor=SYSTEM),
+        lambda floor: switches.set_dispatch(floor.organization.pk, is_paused=False, actor=SYSTEM),
+    ),
+    "organization off": (
+        lambda floor: switches.set_dispatch(floor.organization.pk, mode="off", actor=SYSTEM),
+        lambda floor: switches.set_dispatch(floor.organization.pk, mode="live", actor=SYSTEM),
+    ),
+    "dry run": (
+        lambda floor: switches.set_dispatch(floor.organization.pk, mode="dry_run", actor=SYSTEM),
+        lambda floor: switches.set_dispatch(floor.organization.pk, mode="live", actor=SYSTEM),
+    ),
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("hold", HOLDS)
+def test_lead_held_beyond_its_patience_is_called_in_the_next_hours(floor: Floor, hold: str) -> None:
+    Campaign.objects.update(window_from="08:00", window_until="21:00", patience_h=168)
+    hold_leads, lift = HOLDS[hold]
+    travel_to("12:05")
+    hold_leads(floor)
+    leads = floor.add(make.phone(), make.phone())
+    assert floor.work() == 0
+    clock.travel(9 * 86_400)
+    travel_to("21:05")
+    lift(floor)
+    floor.step(switches.LIFTED)
+    assert floor.work() == 0
+    assert {(row.status, row.reason) for row in map(floor.lead, leads)} == {("backlog", "outside_window")}
+    travel_to("08:05")
+    assert floor.work() == 2
+
+
+@pytest.mark.django_db(transaction=True)
+def test_patience_of_a_held_lead_begins_when_the_switch_is_lifted(floor: Floor) -> None:
+    close_today(floor)
+    switches.pause_campaign(floor.campaign.pk, True, actor=SYSTEM)
+    (lead,) = floor.add(make.phone())
+    floor.work()
+    clock.travel(60)
+    switches.pause_campaign(floor.campaign.pk, False, actor=SYSTEM)
+    floor.step(switches.LIFTED)
+    assert floor.work() == 0
+    assert floor.lead(lead).outcome == "outside_window", "the patience of an hour ends before the hours open"
+
+
+def travel_to(local: str) -> None:
+    """Move the clock to the next moment at which it is `local` (HH:MM) in Phoenix."""
+    now = clock.now().astimezone(ZoneInfo("America/Phoenix"))
+    hour, minute = map(int, local.split(":"))
+    moment = now.replace(hour=hour, minute=minute, second=0, microsecond=0)
+    moment += timedelta(days=1) if moment <= now else timedelta()
+    clock.travel((moment - now).total_seconds())
 
 
 def test_leads_held_by_another_switch_stay_held(campaign):

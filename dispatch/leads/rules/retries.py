@@ -206,7 +206,7 @@ class LeadFacts(NamedTuple):
     external_id: str
     attempts: int
     token: int
-    wanted_at: datetime  # when it was originally to be called
+    wanted_at: datetime  # when it was to be called; its patience is counted from then
     due_at: datetime
     reason: str
     refusals: int = 0

@@ -76,7 +76,7 @@ def _cancel_during_call(lead: Lead, actor: Actor) -> None:
 def dispatch_now(lead_id: int, *, actor: Actor) -> Lead:
     """Make a waiting lead due now, also after a switch that holds it. All calling rules still apply.
 
-    Its patience is counted from when it was wanted, or from now if a switch holds it. A lead that waits for its
+    Its patience is counted from when it was wanted, or from the end of a switch's hold. A lead that waits for its
     customer's rate keeps its place, unless the rate allows its call now. Raises LeadConflict if it is being called
     or has ended, and Lead.DoesNotExist.
     """
