@@ -74,6 +74,9 @@ PLAYS: dict[str, Callable[[Provider, Call], list[Signed]]] = {
     "several digits": lambda by, call: [by.key(call, "12"), by.ended(call)],
     "repeated": lambda by, call: [by.key(call, "2")] * 2 + [by.ended(call)] * 2,
     "after the end": lambda by, call: [by.ended(call), by.key(call, "1")],
+    "call back after the end": lambda by, call: [
+        by.voice(call), by.ended(call), by.key(call, "2"), by.key(call, "2"),
+    ],
     "opt-out after the end": lambda by, call: [by.ended(call), by.key(call, "9")],
     "key without prompt": lambda by, call: [by.key(call, "6"), by.ended(call)],
     "without a step": lambda by, call: [by.sign(call, "gather", Digits="1", CallStatus="in-progress")],
@@ -203,6 +206,74 @@ def test_key_with_a_voice_agent_is_referred(provider: Provider) -> None:
     VoiceAgent.objects.create(**of, url="wss://agent.example.com/x")
     (call,) = provider.accept_calls(1)
     assert apply(provider.key(call, "1")) == [None]
+
+
+# --- A key that arrives after the end of its call
+
+
+def press_after_end(provider: Provider, call: Call, key: str = "2") -> Lead:
+    """Report that key after the end of the call, and return its lead."""
+    for request in (provider.voice(call), provider.ended(call), provider.key(call, key)):
+        assert request.post().status_code < 300
+    return provider.floor.lead(call.subject_id)
+
+
+def test_late_call_back_opens_the_lead_again(provider: Provider) -> None:
+    (call,) = provider.accept_calls(1)
+    lead = press_after_end(provider, call)
+    assert (lead.status, lead.reason, lead.attempts, lead.call_back_at) == ("backlog", "call_back", 0, None)
+    assert timedelta(hours=4) < lead.due_at - clock.now() < timedelta(hours=6)
+    assert provider.floor.told(lead.pk)[-3:] == ["finished", "reopened", "outcome_reported"]
+    clock.travel(5 * 3600 + 1)
+    provider.floor.promote()
+    assert len(provider.floor.claim().calls) == 1
+
+
+def test_late_call_back_counts_once(provider: Provider) -> None:
+    (call,) = provider.accept_calls(1)
+    planned = press_after_end(provider, call)
+    clock.travel(60)
+    for step in (1, 2):
+        assert provider.key(call, "2", step=step).post().status_code == 200
+    lead = provider.floor.lead(call.subject_id)
+    assert (lead.due_at, lead.attempts) == (planned.due_at, 0)
+    assert provider.floor.told(lead.pk).count("reopened") == 1
+
+
+def test_late_call_back_moves_the_retry_of_its_call(provider: Provider) -> None:
+    (call,) = provider.accept_calls(1)
+    assert provider.ended(call).post().status_code == 204  # nobody fetched the script: the attempt failed
+    assert provider.floor.lead(call.subject_id).reason == "retry"
+    assert provider.key(call, "2").post().status_code == 200
+    lead = provider.floor.lead(call.subject_id)
+    assert (lead.status, lead.reason, lead.attempts) == ("backlog", "call_back", 0)
+    assert timedelta(hours=4) < lead.due_at - clock.now() < timedelta(hours=6)
+
+
+def test_late_call_back_does_not_open_a_canceled_lead(provider: Provider) -> None:
+    (call,) = provider.accept_calls(1)
+    Lead.objects.filter(pk=call.subject_id).update(cancel_requested_at=clock.now())
+    assert press_after_end(provider, call).status == "finished"
+
+
+def test_late_call_back_leaves_another_open_lead_to_the_phone_alone(provider: Provider) -> None:
+    (call,) = provider.accept_calls(1)
+    for request in (provider.voice(call), provider.ended(call)):
+        assert request.post().status_code < 300
+    provider.floor.add(str(call.to_phone), at=provider.floor.due_in(3600))
+    KeyBranch.objects.filter(key="2").update(disposition="asked_later")
+    assert provider.key(call, "2").post().status_code == 200
+    lead = provider.floor.lead(call.subject_id)
+    assert (lead.status, lead.disposition) == ("finished", "asked_later")
+
+
+def test_late_call_back_after_the_next_call_changes_nothing(provider: Provider) -> None:
+    (call,) = provider.accept_calls(1)
+    for request in (provider.voice(call), provider.ended(call)):
+        assert request.post().status_code < 300
+    Lead.objects.filter(pk=call.subject_id).update(token=2)
+    assert provider.key(call, "2").post().status_code == 200
+    assert provider.floor.lead(call.subject_id).status == "finished"
 
 
 # --- Attacks

@@ -19,7 +19,7 @@ from dispatch.core.phone_numbers import InvalidPhone, parse_phone, parse_possibl
 from dispatch.leads.models import Campaign, KeyBranch, Lead
 from dispatch.leads.redis_queue import PURPOSE
 from dispatch.leads.rules.script import Action, fill_in
-from dispatch.leads.services import do_not_call, follow_ups
+from dispatch.leads.services import do_not_call, follow_ups, outcomes
 from dispatch.telephony import services as telephony
 from dispatch.telephony.group_handlers import ReportedCall
 from dispatch.telephony.models import Call
@@ -110,13 +110,21 @@ def _record_outcome(lead: Lead, call: Call, changes: dict[str, Any], actor: Acto
     locked = Lead.objects.select_for_update(no_key=True).get(pk=lead.pk)
     if locked.token != call.attempt:
         return
-    if locked.call_back_at is not None or locked.status != Lead.Status.PROCESSING:
-        changes.pop("call_back_at", None)
+    call_back_at = changes.pop("call_back_at", None)
     changed = {name: value for name, value in changes.items() if getattr(locked, name) != value}
-    if not changed:
+    reported = dict(changed)
+    if call_back_at is not None and locked.call_back_at is None:
+        if locked.status == Lead.Status.PROCESSING:
+            changed["call_back_at"] = reported["call_back_at"] = call_back_at
+        else:
+            locked.campaign = lead.campaign
+            if outcomes.call_back_after_end(locked, call_back_at, actor):
+                reported["call_back_at"] = call_back_at
+    if not reported:
         return
-    Lead.objects.filter(pk=lead.pk).update(**changed)
-    events.append_many([outcome_event(lead, call, changed)], actor=actor)
+    if changed:
+        Lead.objects.filter(pk=lead.pk).update(**changed)
+    events.append_many([outcome_event(lead, call, reported)], actor=actor)
     if disposition := changed.get("disposition"):
         follow_ups.send_follow_up(locked, disposition, actor=actor)
 

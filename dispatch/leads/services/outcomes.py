@@ -6,17 +6,21 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+import structlog
 from django.db import IntegrityError, transaction
 
 from dispatch.core import events
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
+from dispatch.core.models import Event
 from dispatch.leads import redis_queue
 from dispatch.leads.models import Lead
 from dispatch.leads.redis_queue import ScheduleEntry, to_ms
 from dispatch.leads.rules.states import Reason
 from dispatch.leads.services import follow_ups
 from dispatch.leads.services.actions import LeadConflict
+
+log = structlog.get_logger(__name__)
 
 
 def report_outcome(
@@ -58,6 +62,37 @@ def report_outcome(
     except IntegrityError:
         raise LeadConflict(_("The campaign already has an open lead to this phone.")) from None
     return lead
+
+
+def call_back_after_end(lead: Lead, at: datetime, actor: Actor) -> bool:
+    """Have a locked lead called again as the person asked in its newest call, whose end was processed before.
+
+    The result is the same as if it had been processed afterwards. Returns False if the lead stays as it is: it was
+    canceled, ended for another reason than its call, is called back already, or another lead to the phone is open.
+    """
+    if lead.status == Lead.Status.FINISHED:
+        is_ended_by_call = lead.reason in (Reason.CALLED, Reason.MOST_ATTEMPTS)
+        if not is_ended_by_call or lead.cancel_requested_at is not None:
+            return False
+    if _is_called_back(lead):
+        return False
+    try:
+        with transaction.atomic():
+            changes = {"attempts": max(lead.attempts - 1, 0), **_call_back(lead, at, actor)}
+            Lead.objects.filter(pk=lead.pk).update(**changes)
+    except IntegrityError:
+        log.warning("lead_call_back_refused", lead=lead.pk)
+        return False
+    return True
+
+
+def _is_called_back(lead: Lead) -> bool:
+    """Return whether a call back was reported in the lead's newest call or since."""
+    reports = Event.objects.filter(
+        organization_id=lead.organization_id, subject_type="lead", subject_id=lead.pk,
+        kind="lead.outcome_reported", data__attempt=lead.token, data__has_key="call_back_at",
+    )  # fmt: skip
+    return reports.exists()
 
 
 def _call_back(lead: Lead, at: datetime, actor: Actor) -> dict[str, Any]:
