@@ -250,6 +250,13 @@ def test_late_call_back_moves_the_retry_of_its_call(provider: Provider) -> None:
     assert timedelta(hours=4) < lead.due_at - clock.now() < timedelta(hours=6)
 
 
+def test_late_key_follows_the_rule_for_its_outcome(provider: Provider) -> None:
+    (call,) = provider.accept_calls(1)
+    lead = press_after_end(provider, call, "4")
+    assert (lead.status, lead.reason, lead.disposition, lead.attempts) == ("backlog", "retry", "wants_quote", 1)
+    assert timedelta(hours=23) < lead.due_at - clock.now() <= timedelta(hours=24)
+
+
 def test_late_call_back_does_not_open_a_canceled_lead(provider: Provider) -> None:
     (call,) = provider.accept_calls(1)
     Lead.objects.filter(pk=call.subject_id).update(cancel_requested_at=clock.now())

@@ -90,8 +90,9 @@ class NewLeadSerializer(StrictSerializer):
 class OutcomeSerializer(StrictSerializer):
     """What your people or your voice agent found out. Fields that are not given stay unchanged.
 
-    `disposition`: the outcome in your words, such as `wants_quote`. `call_back_at`: when to call again, within all
-    calling rules; a lead that has ended is opened again.
+    `disposition`: the outcome in your words, such as `wants_quote`. The campaign's rule for it decides whether and
+    when the lead is called again, also after the call has ended. `call_back_at`: when to call again, within all
+    calling rules; it precedes the rule, and a lead that has ended is opened again.
     """
 
     disposition = serializers.CharField(

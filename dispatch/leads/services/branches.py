@@ -110,22 +110,24 @@ def _record_outcome(lead: Lead, call: Call, changes: dict[str, Any], actor: Acto
     locked = Lead.objects.select_for_update(no_key=True).get(pk=lead.pk)
     if locked.token != call.attempt:
         return
+    locked.campaign = lead.campaign
     call_back_at = changes.pop("call_back_at", None)
+    if locked.call_back_at is not None:
+        call_back_at = None
     changed = {name: value for name, value in changes.items() if getattr(locked, name) != value}
     reported = dict(changed)
-    if call_back_at is not None and locked.call_back_at is None:
-        if locked.status == Lead.Status.PROCESSING:
-            changed["call_back_at"] = reported["call_back_at"] = call_back_at
-        else:
-            locked.campaign = lead.campaign
-            if outcomes.call_back_after_end(locked, call_back_at, actor):
-                reported["call_back_at"] = call_back_at
+    if call_back_at is not None and locked.status == Lead.Status.PROCESSING:
+        changed["call_back_at"] = reported["call_back_at"] = call_back_at
+    elif call_back_at is not None and outcomes.call_back_after_end(locked, call_back_at, actor):
+        reported["call_back_at"] = call_back_at
     if not reported:
         return
     if changed:
         Lead.objects.filter(pk=lead.pk).update(**changed)
     events.append_many([outcome_event(lead, call, reported)], actor=actor)
     if disposition := changed.get("disposition"):
+        locked.disposition = disposition
+        outcomes.apply_rule_after_end(locked, actor)
         follow_ups.send_follow_up(locked, disposition, actor=actor)
 
 
