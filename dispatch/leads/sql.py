@@ -114,8 +114,8 @@ WHERE EXISTS (SELECT FROM leads_dispositionrule r
               WHERE t.direction = 'out' AND t.purpose = 'lead' AND t.subject_id = v.id)
 """
 
-# Leads that are called back at the time that the person chose: their patience begins then.
-CALLED_BACK = """
+# For leads whose next time a recorded outcome or the person chose: their patience begins then.
+RESTART_PATIENCE = """
 UPDATE leads_lead SET wanted_at = due_at, call_back_at = NULL WHERE id = ANY(%(ids)s::bigint[])
 """
 

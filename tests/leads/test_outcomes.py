@@ -185,6 +185,29 @@ def test_an_outcome_decides_only_what_follows_its_own_call(floor: Floor, api: Ap
     assert Text.objects.count() == 2, "once per call"
 
 
+def test_patience_of_a_lead_begins_when_the_rule_calls_it_again(floor: Floor, api: Api) -> None:
+    DispositionRule.objects.create(
+        organization=floor.organization, campaign=floor.campaign, disposition="not_now", delay_h=720
+    )
+    eligibility.reset()
+    floor.use_provider("noop")
+    (lead,) = floor.add(ANN)
+    floor.promote()
+    floor.dial()
+    report(api, lead, disposition="not_now")
+    floor.end_calls_unreported()
+    completion.call_changed(Call.objects.get())
+    clock.travel(720 * 3600 + 1)
+    Campaign.objects.update(weekdays=[(clock.now().weekday() + 4) % 7], patience_h=168)
+    eligibility.reset()
+    assert floor.work() == 0
+    row = floor.lead(lead)
+    assert (row.status, row.reason) == ("backlog", "outside_window")
+    clock.travel((row.due_at - clock.now()).total_seconds() + 1)
+    floor.promote()
+    assert len(floor.claim().calls) == 1
+
+
 def call_back_after(floor: Floor, api: Api, disposition: str) -> Call:
     """Call a lead, report the outcome, and call it back. Return that call."""
     floor.use_provider("noop")

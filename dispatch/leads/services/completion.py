@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
@@ -166,6 +166,7 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
     campaigns = eligibility.campaigns({locked[end.lead_id].campaign_id for end in known}) if known else {}
     finished: list[tuple[CallEnd, End]] = []
     again: list[tuple[CallEnd, Defer, LeadFacts]] = []
+    replanned: set[int] = set()  # by a recorded outcome
     event_rows: list[EventRow] = []
     for end in known:
         lead = locked[end.lead_id]
@@ -180,7 +181,10 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
             campaign = campaigns[lead.campaign_id]
             verdict = retries.after_call(lead, campaign, end.outcome, now, _chance.random())
         if lead.call_back_at is not None or (lead.disposition and end.status not in NEVER_PLACED):
+            by_retry_rule = verdict
             verdict = retries.after_disposition(verdict, lead, campaigns[lead.campaign_id], end.outcome, now)
+            if verdict is not by_retry_rule:
+                replanned.add(lead.id)
         if lead.is_canceled:
             verdict = retries.after_cancellation(verdict, end.outcome)
         details = (
@@ -197,7 +201,7 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
             event_rows.append(EventRow(lead.organization_id, "lead.again", lead.id, data))
     for result, count in Counter([*(v.outcome for _, v in finished), *(v.reason for _, v, _ in again)]).items():
         counters.picked.labels(result).inc(count)
-    _write_ends(finished, again, now)
+    _write_ends(finished, again, replanned, now)
     events.append_many(event_rows)
     entries = [
         ScheduleEntry(
@@ -210,7 +214,10 @@ def _finish_attempts(ends: Sequence[CallEnd], locked: dict[int, LeadFacts]) -> N
 
 
 def _write_ends(
-    finished: Sequence[tuple[CallEnd, End]], again: Sequence[tuple[CallEnd, Defer, LeadFacts]], now: datetime
+    finished: Sequence[tuple[CallEnd, End]],
+    again: Sequence[tuple[CallEnd, Defer, LeadFacts]],
+    replanned: Container[int],
+    now: datetime,
 ) -> None:
     if finished:
         sql.execute(
@@ -236,8 +243,8 @@ def _write_ends(
                 **_unplaced_columns(again),
             },
         )
-        if called_back := [end.lead_id for end, verdict, _ in again if verdict.reason == Reason.CALL_BACK]:
-            sql.execute(sql.CALLED_BACK, {"ids": sql.integers(called_back)})
+        if restarted := [end.lead_id for end, _, _ in again if end.lead_id in replanned]:
+            sql.execute(sql.RESTART_PATIENCE, {"ids": sql.integers(restarted)})
 
 
 def _unplaced_columns(again: Sequence[tuple[CallEnd, Defer, LeadFacts]]) -> dict[str, str]:
