@@ -115,6 +115,16 @@ def test_the_hour_that_comes_twice_is_closed_again_when_its_wall_clock_is():
     assert ask(again, (CHICAGO,), (half,)).until == datetime(2026, 11, 1, 7, 30, tzinfo=UTC)
 
 
+def test_hours_without_an_opening_in_the_horizon_are_searched_again_later():
+    days = frozenset(date(2026, 11, 20) + timedelta(days=n) for n in range(16))
+    week = [(day, time(8), time(21)) for day in range(7)]
+    ask, hours = PermissionCache(), (hours_of("Closed", week, days),)
+    first = at(PHOENIX, "2026-11-20 12:00")
+    assert ask(first, (PHOENIX,), hours) == ask(first, (PHOENIX,), hours)
+    assert ask(first, (PHOENIX,), hours).until is None
+    assert ask(first + timedelta(days=1), (PHOENIX,), hours).until == at(PHOENIX, "2026-12-06 08:00")
+
+
 _times = st.times().map(lambda t: t.replace(second=0, microsecond=0))
 _weeks = st.lists(st.tuples(st.integers(0, 6), _times, _times), min_size=1, max_size=6)
 _moments = st.datetimes(datetime(2026, 1, 1), datetime(2027, 12, 31), timezones=st.just(UTC))  # noqa: DTZ001

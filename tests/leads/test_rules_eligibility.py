@@ -147,6 +147,21 @@ def test_lead_that_was_ineligible_for_too_long_ends():
     assert check_eligibility(waiting, CAMPAIGN, batch(late)) == End(Outcome.OUTSIDE_WINDOW, Reason.NEVER_PERMITTED)
 
 
+def test_weeks_of_closed_days_are_waited_for_within_the_patience():
+    closed = frozenset(NOON.date() + timedelta(days=n) for n in range(17))
+    patient = replace(CAMPAIGN, closed_days=closed, patience_h=24 * 60)
+    found = check_eligibility(lead(), patient, batch())
+    assert found == Defer(at("America/Phoenix", "2026-12-07 08:00"), Reason.HOLIDAY)
+    impatient = replace(patient, patience_h=24 * 16)
+    assert check_eligibility(lead(), impatient, batch()) == End(Outcome.OUTSIDE_WINDOW, Reason.NEVER_PERMITTED)
+
+
+def test_hours_that_never_open_end_the_lead_within_its_patience():
+    night = lead(contact_from=time(22), contact_until=time(23))
+    patient = replace(CAMPAIGN, patience_h=24 * 60)
+    assert check_eligibility(night, patient, batch()) == End(Outcome.OUTSIDE_WINDOW, Reason.NEVER_PERMITTED)
+
+
 def test_late_lead_that_is_eligible_now_is_called():
     assert check_eligibility(lead(wanted_at=NOON - timedelta(days=30)), CAMPAIGN, batch()) is GO
 

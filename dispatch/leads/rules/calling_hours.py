@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta
+from typing import Any
 from zoneinfo import ZoneInfo
 
 from dispatch.technicians.rules import DAY_S, week_second, week_spans
@@ -17,10 +18,11 @@ from dispatch.technicians.rules import DAY_S, week_second, week_spans
 # All changes of UTC offsets in force happen on a quarter of an hour in UTC, so a result is valid until the end of
 # its quarter.
 QUARTER = timedelta(minutes=15)
-# Maximum of a deferral. Hours that do not open within it count as never open.
-HORIZON = timedelta(days=15)
 # Maximum of a clock change.
 MAX_CHANGE = timedelta(hours=1)
+# How far the next opening is searched: `_edges` of this many days leave out their last hours.
+HORIZON_DAYS = 15
+HORIZON = timedelta(days=HORIZON_DAYS) - 2 * MAX_CHANGE
 
 
 @dataclass(frozen=True)
@@ -100,21 +102,25 @@ def calling_permission(now: datetime, zones: tuple[str, ...], bounds: tuple[Hour
 
 
 class PermissionCache:
-    """Caches the results of `calling_permission` as long as they are valid: thousands of leads share a few."""
+    """Caches the results of `calling_permission` as long as they are valid: thousands of leads share a few.
+
+    Without `until`, a result is valid only for its moment, which the leads of a batch share.
+    """
 
     KEPT = 10_000
 
     def __init__(self) -> None:
-        self._known: dict[tuple[tuple[str, ...], tuple[Hours, ...]], tuple[datetime, Permission]] = {}
+        self._known: dict[tuple[Any, ...], tuple[datetime, Permission]] = {}
 
     def __call__(self, now: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> Permission:
-        cached = self._known.get((zones, bounds))
-        if cached is not None and _is_valid(*cached, now):
-            return cached[1]
+        for key in ((zones, bounds), (zones, bounds, now)):
+            cached = self._known.get(key)
+            if cached is not None and _is_valid(*cached, now):
+                return cached[1]
         permission = calling_permission(now, zones, bounds)
         if len(self._known) >= self.KEPT:
             self._known.clear()
-        self._known[zones, bounds] = (now, permission)
+        self._known[(zones, bounds) if permission.until is not None else key] = (now, permission)
         return permission
 
 
@@ -136,8 +142,11 @@ class LocalHours:
 
 
 def _is_valid(since: datetime, permission: Permission, at: datetime) -> bool:
-    """Return whether a permission that was determined for `since` is valid at that moment."""
-    return permission.until is not None and since <= at < permission.until
+    """Return whether a permission that was determined for `since` is valid at that moment.
+
+    Hours that do not open within the horizon after `since` may open within the horizon after another moment.
+    """
+    return since <= at < permission.until if permission.until is not None else at == since
 
 
 def _closed(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> tuple[str, str, bool] | None:
@@ -179,7 +188,7 @@ def _edges(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...], days
 
 def _next_open(at: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> datetime | None:
     """Return the first edge after `at` at which all hours are open."""
-    for days in (3, HORIZON.days):
+    for days in (3, HORIZON_DAYS):
         for edge in _edges(at, zones, bounds, days):
             if edge > at and _closed(edge, zones, bounds) is None:
                 return edge

@@ -13,7 +13,14 @@ from functools import lru_cache
 from typing import Any
 
 from dispatch.leads.rules import geography
-from dispatch.leads.rules.calling_hours import Hours, LocalHours, PermissionCache, calling_permission, hours_of
+from dispatch.leads.rules.calling_hours import (
+    HORIZON,
+    Hours,
+    LocalHours,
+    PermissionCache,
+    calling_permission,
+    hours_of,
+)
 from dispatch.leads.rules.retries import (
     DAY,
     GO,
@@ -187,8 +194,11 @@ def _first_permitted_moment(lead: LeadFacts, campaign: CampaignRules, batch: Bat
 
 def permitted_from(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> datetime | None:
     """Return the first moment from now on at which the hours allow a call, or None if there is none soon."""
-    moment, _ = _limit_by_hours(lead, campaign, batch, batch.now)
-    return moment
+    hours = batch.hours(lead, campaign)
+    if not hours.zones:
+        return None
+    permission = hours.permission(batch.now)
+    return batch.now if permission.open else permission.until
 
 
 def permitted_until(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext, latest: datetime) -> datetime:
@@ -224,16 +234,18 @@ def _contact_hours(since: time, until: time) -> Hours:
 def _limit_by_hours(
     lead: LeadFacts, campaign: CampaignRules, batch: BatchContext, at: datetime
 ) -> tuple[datetime | None, Reason]:
+    """Return when the hours allow the call, or the end of the horizon if they do not open within it."""
     hours = batch.hours(lead, campaign)
     if not hours.zones:
         return None, Reason.OUTSIDE_WINDOW
     permission = hours.permission(at)
     if permission.open:
         return at, Reason.OUTSIDE_WINDOW
+    opens = permission.until or at + HORIZON
     if permission.holiday:
-        return permission.until, Reason.HOLIDAY
+        return opens, Reason.HOLIDAY
     why = {CAMPAIGN: Reason.OUTSIDE_WINDOW, PERSON: Reason.CONTACT_HOURS}
-    return permission.until, why.get(permission.closed_by, Reason.STATE_RULE)
+    return opens, why.get(permission.closed_by, Reason.STATE_RULE)
 
 
 def _limit_by_day(
