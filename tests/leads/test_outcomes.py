@@ -9,6 +9,9 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from dispatch.core import clock
+from dispatch.core.events import SYSTEM
+from dispatch.core.privacy import personal_data
+from dispatch.core.privacy.personal_data import DataSubject
 from dispatch.leads import eligibility, voice
 from dispatch.leads.models import Campaign, DispositionRule, KeyBranch, Lead, VoiceAgent
 from dispatch.leads.services import completion
@@ -111,6 +114,20 @@ def test_an_ended_lead_whose_phone_has_an_open_one_stays_ended(floor: Floor, api
     refused = report(api, lead, call_back_at=in_two_days(), disposition="later")
     assert (refused.status_code, "open lead" in refused.text) == (409, True)
     assert Lead.objects.get(pk=lead).disposition == ""
+
+
+def test_an_ended_lead_whose_phone_was_erased_stays_ended(floor: Floor, api: Api) -> None:
+    (lead,) = floor.add(ANN)
+    floor.work()
+    DispositionRule.objects.create(
+        organization=floor.organization, campaign=floor.campaign, disposition="not_now", delay_h=72
+    )
+    personal_data.erase_person(DataSubject(floor.organization.pk, phone=ANN), actor=SYSTEM)
+    refused = report(api, lead, call_back_at=in_two_days(), disposition="later")
+    assert (refused.status_code, "erased" in refused.text) == (409, True)
+    assert report(api, lead, disposition="not_now").status_code == 200
+    row = floor.lead(lead)
+    assert (row.status, row.outcome, row.disposition) == ("finished", "answered", "not_now")
 
 
 @pytest.mark.parametrize(

@@ -175,7 +175,8 @@ class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
     def outcome(self, request: Request, pk: str) -> Response:
         """Report the outcome of a call, during it or afterwards.
 
-        409: the lead has ended and is to be called back, but the campaign has another open lead to its phone.
+        409: the lead has ended and is to be called back, but the campaign has another open lead to its phone, or
+        its personal data was erased.
         """
         serializer = OutcomeSerializer(data=request.data)
         serializer.is_valid(raise_exception=True)

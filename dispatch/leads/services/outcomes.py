@@ -100,9 +100,10 @@ def apply_rule_after_end(lead: Lead, actor: Actor) -> None:
 def _follows_from_call(lead: Lead) -> bool:
     """Return whether a locked lead ended, or waits to be called again, because of the end of its newest call.
 
-    Not if it was canceled, ended for another reason, or is called back as the person asked in that call or since.
+    Not if it was canceled, ended for another reason, was erased, or is called back as the person asked in that
+    call or since.
     """
-    if lead.last_outcome in ("", Outcome.NOT_PLACED):
+    if not lead.phone or lead.last_outcome in ("", Outcome.NOT_PLACED):
         return False
     if lead.status == Lead.Status.FINISHED:
         is_ended_by_call = lead.reason in (Reason.CALLED, Reason.MOST_ATTEMPTS)
@@ -133,7 +134,12 @@ def _write(lead: Lead, changes: dict[str, Any]) -> None:
 
 
 def _call_back(lead: Lead, at: datetime, actor: Actor) -> dict[str, Any]:
-    """Return the changes that have a locked lead called again, and schedule it after the commit."""
+    """Return the changes that have a locked lead called again, and schedule it after the commit.
+
+    Raises LeadConflict if its phone was erased.
+    """
+    if not lead.phone:
+        raise LeadConflict(_("The phone number of this lead was erased, so it can't be called."))
     if lead.status == Lead.Status.PROCESSING:
         return {"call_back_at": at}
     changes = _plan_call(lead, at, Reason.CALL_BACK, actor)
