@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import datetime
 
+from django.db import transaction
+
 from dispatch.core.languages import mark
 from dispatch.core.privacy import retention
 from dispatch.leads.models import Lead
@@ -17,10 +19,15 @@ MIN_DAYS = 31
 
 
 def delete_leads(organization_id: int, before: datetime, limit: int) -> int:
-    """Delete leads that ended before the cutoff. The do-not-call list is kept."""
+    """Delete leads that ended before the cutoff. The do-not-call list is kept.
+
+    A lead that is locked, such as by a user who opens it again, is skipped.
+    """
     ended = Lead.objects.of(organization_id).filter(status=Lead.Status.FINISHED, finished_at__lt=before)
-    ids = list(ended.order_by("finished_at").values_list("pk", flat=True)[:limit])
-    Lead.objects.filter(pk__in=ids).delete()
+    with transaction.atomic():
+        locked = ended.order_by("finished_at").select_for_update(no_key=True, skip_locked=True)
+        ids = list(locked.values_list("pk", flat=True)[:limit])
+        Lead.objects.filter(pk__in=ids).delete()
     return len(ids)
 
 

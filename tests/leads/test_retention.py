@@ -7,10 +7,13 @@ from datetime import timedelta
 import pytest
 
 from dispatch.core import clock
+from dispatch.core.events import SYSTEM
 from dispatch.core.privacy import retention as registry
 from dispatch.leads import retention
 from dispatch.leads.models import Campaign, DoNotCall, Lead
+from dispatch.leads.services.outcomes import report_outcome
 from tests.support import factories
+from tests.support.row_locks import uncommitted
 
 pytestmark = pytest.mark.django_db
 
@@ -49,6 +52,16 @@ def test_leads_that_ended_long_ago_are_deleted_and_others_stay(campaign: Campaig
     assert retention.delete_leads(campaign.organization_id, before, 2) == 0
     assert set(Lead.objects.values_list("pk", flat=True)) == kept | {foreign.pk}
     assert DoNotCall.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_lead_that_is_opened_again_meanwhile_is_kept(campaign: Campaign) -> None:
+    opened, old = lead(campaign, 500), lead(campaign, 500)
+    before, tomorrow = clock.now() - timedelta(days=retention.LEAD_DAYS), clock.now() + timedelta(days=1)
+    with uncommitted(lambda: report_outcome(opened.pk, call_back_at=tomorrow, actor=SYSTEM)):
+        assert retention.delete_leads(campaign.organization_id, before, 10) == 1
+    assert Lead.objects.get().pk == opened.pk != old.pk
+    assert retention.delete_leads(campaign.organization_id, before, 10) == 0
 
 
 def test_organizations_choose_how_long_leads_are_kept() -> None:

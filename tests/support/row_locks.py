@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
-from django.db import connections
+from django.db import connections, transaction
 from django.db.models import Model
 
 from tests.support import patient_batches
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @contextmanager
@@ -29,6 +30,31 @@ def held(*rows: Model, lock: str = "FOR UPDATE") -> Iterator[None]:
     finally:
         session.rollback()
         session.close()
+
+
+@contextmanager
+def uncommitted(change: Callable[[], Any]) -> Iterator[None]:
+    """Make this change in a transaction of another session that is committed at the end of the block."""
+    changed, done = threading.Event(), threading.Event()
+
+    def run() -> None:
+        try:
+            with transaction.atomic():
+                change()
+                changed.set()
+                done.wait(PATIENCE)
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(1) as threads:
+        session = threads.submit(run)
+        assert wait_until(lambda: changed.is_set() or session.done())
+        try:
+            with patient_batches.production_limits():
+                yield
+        finally:
+            done.set()
+            session.result(PATIENCE)
 
 
 def ends_while_held(rows: Iterable[Model], step: Callable[[], Any], within: float = PATIENCE / 4) -> Any:
