@@ -110,7 +110,10 @@ class OutcomeSerializer(StrictSerializer):
 
 
 class LeadSerializer(serializers.ModelSerializer):
-    """A lead. `reason`: why it waits, or why it ended. `disposition` and `notes`: as reported."""
+    """A lead. `reason`: why it waits, or why it ended. `disposition` and `notes`: as reported.
+
+    `wanted_at`: from when its campaign's patience is counted: when it was planned, or a switch's hold of it ended.
+    """
 
     campaign = serializers.CharField(source="campaign.code")
 
