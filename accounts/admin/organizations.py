@@ -359,7 +359,9 @@ class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
         return [(None, {"fields": ["organization", *self.add_fields]})]
 
     def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
-        return list(self.readonly_fields) if obj else []
+        if obj is None:
+            return []
+        return [*self.readonly_fields, *([] if obj.joined_at else ["on_duty"])]
 
     def save_model(self, request: HttpRequest, obj: Membership, form: Any, change: bool) -> None:
         if change:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 from django.urls import reverse
 
 from accounts.models import ApiKey, Membership, Organization
 from dispatch.capacity.models import OutboundNumber, ProviderAccount
+from dispatch.core import clock
 from dispatch.core.languages import mark
 from dispatch.jobs.models import PublicForm, ServiceType, Submission
 from dispatch.technicians.models import Technician
@@ -74,7 +75,7 @@ def _has_entrance(organization: Organization) -> bool:
     if _exists(PublicForm.objects.of(organization).filter(is_on=True)):
         return True
     keys = ApiKey.objects.of(organization).filter(revoked_at=None, scopes__contains=[ApiKey.Scope.SUBMIT])
-    return _exists(keys)
+    return _exists(keys.filter(Q(expires_at=None) | Q(expires_at__gt=clock.now())))
 
 
 def _exists(rows: QuerySet) -> bool:

@@ -231,7 +231,11 @@ def test_the_admin_invites_with_a_link(organization, admin):
         },
     )
     assert "/join/" in made.content.decode()
-    assert Membership.objects.get(user__email="dora@example.com").organization == organization
+    invited = Membership.objects.get(user__email="dora@example.com")
+    assert invited.organization == organization
+    page = browser(admin).get(reverse("admin:accounts_membership_change", args=[invited.pk])).content.decode()
+    assert 'name="alert_order"' in page
+    assert 'name="on_duty"' not in page, "they have not joined"
 
 
 def test_page_from_before_a_change_overwrites_only_what_was_changed_on_it(organization, admin):

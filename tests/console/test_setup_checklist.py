@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 from django.test import Client
 
+from accounts.models import ApiKey
 from dispatch.console.setup_checklist import load_checklist
+from dispatch.core import clock
 from dispatch.jobs.models import PublicForm, Submission
 from tests.support import factories as make
 
@@ -44,6 +46,16 @@ def test_each_step_is_ticked_by_what_it_creates():
     person.save()
     make.confirm_phone(organization, person)
     assert load_checklist(organization) == []
+
+
+def test_key_that_has_expired_is_no_entrance_for_forms():
+    organization = make.organization()
+    make.service_type(organization)
+    steps = open_steps(organization)
+    make.api_key(organization, "submissions:write")
+    assert len(open_steps(organization)) == len(steps) - 1
+    ApiKey.objects.update(expires_at=clock.now())
+    assert open_steps(organization) == steps
 
 
 def test_admins_see_the_checklist_until_the_first_form():

@@ -320,8 +320,9 @@ class EndpointAdmin(OwnedAdmin):
             int(object_id), actor=request.actor, overlap_s=form.cleaned_data["overlap_h"] * HOURS
         )
         self.log_change(request, endpoint, mark_stored("Replaced the signing secret."))
-        shown = '<div id="dialog-form"><p>Copy it now. It is shown only once:</p><p><code>{}</code></p></div>'
-        return HttpResponse(format_html(shown, secret), headers={"Cache-Control": "no-store"})
+        shown = '<div id="dialog-form"><p>{}</p><p><code>{}</code></p></div>'
+        words = gettext("Copy it now. It is shown only once.")
+        return HttpResponse(format_html(shown, words, secret), headers={"Cache-Control": "no-store"})
 
     @action(
         description=_("Disable"),
