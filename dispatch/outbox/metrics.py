@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import timedelta
 
 from django.conf import settings
-from django.db.models import Min, Q
+from django.db.models import Exists, Min, OuterRef, Q
 from prometheus_client import Counter, Histogram
 
 from dispatch.core import clock
 from dispatch.core.observability.metrics import Samples, gauge
-from dispatch.outbox.models import Endpoint, MessageGroup, QuarantinedPointer, Target
+from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, QuarantinedPointer, Status, Target
 from dispatch.outbox.rules import endpoint_failures
 
 published = Counter(
@@ -74,10 +74,24 @@ def blocked_groups() -> Samples:
     return [((), MessageGroup.objects.filter(blocked_by__isnull=False).count())]
 
 
-@gauge("dispatch_outbox_open_circuits", "Targets with an open circuit.")
+@gauge("dispatch_outbox_open_circuits", "Targets with an open circuit that have something to deliver.")
 def open_circuits() -> Samples:
-    """Count the targets whose circuit is open."""
-    return [((), Target.objects.filter(open_until__isnull=False).count())]
+    """Count the targets whose circuit is open and that have something to deliver.
+
+    A circuit stays open until a probe succeeds, however long ago the last message was. A target that is paused or
+    disabled is not probed.
+    """
+    target = OuterRef("pk")
+    in_flight = Message.objects.filter(in_flight=True, pool__isnull=False)
+    unordered = Message.objects.filter(status=Status.PENDING, mode=Mode.IMMEDIATE, target=target)
+    is_waited_for = (
+        Exists(MessageGroup.objects.filter(target=target, wake_at__isnull=False))
+        | Exists(unordered)
+        | Q(pk__in=in_flight.values("target"))
+        | Q(probe_until__gt=clock.now())
+    )
+    is_held = Q(endpoint__is_paused=True) | Q(endpoint__disabled_at__isnull=False)
+    return [((), Target.objects.filter(is_waited_for, open_until__isnull=False).exclude(is_held).count())]
 
 
 @gauge(

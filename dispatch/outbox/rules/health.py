@@ -25,6 +25,7 @@ class Condition:
     failures: int = 0
     failing_since: datetime | None = None
     open_until: datetime | None = None
+    probe_until: datetime | None = None
     last_error: str = ""
     deferring_since: datetime | None = None
 
@@ -56,7 +57,9 @@ def assess_health(seen: Condition, now: datetime, zone: str = "UTC") -> Health:
         words = _("{failure} Delivery stops until {until}; then one message is tried.")
         return Health(CIRCUIT_OPEN, words.format(failure=_failed(seen), until=until), seen.failing_since)
     if seen.open_until:
-        words = _("{failure} One message is testing whether it responds again.")
+        words = _("{failure} The next message will test whether it responds again.")
+        if seen.probe_until and seen.probe_until > now:
+            words = _("{failure} One message is testing whether it responds again.")
         return Health(PROBING, words.format(failure=_failed(seen)), seen.failing_since)
     if seen.failures:
         return Health(FAILING, _failed(seen), seen.failing_since)

@@ -215,6 +215,7 @@ def _condition(endpoint: Endpoint) -> Condition:
         failures=target.failures,
         failing_since=target.failing_since,
         open_until=target.open_until,
+        probe_until=target.probe_until,
         last_error=target.last_error,
         deferring_since=target.deferring_since,
     )
