@@ -243,7 +243,7 @@ TABLE: tuple[Rule, ...] = (
     Rule(
         "endpoint.circuit_opened", QUIET, mark("An endpoint isn't responding"),
         "An endpoint is failing, so delivery to it is paused", ("{error}",),
-        to=ADMINS, ends={"endpoint.circuit_closed": "reported that the endpoint responds again"},
+        to=ADMINS, ends={"endpoint.circuit_closed": "resumed delivery to the endpoint"},
     ),
     Rule(
         "endpoint.deferring", TOAST, mark("An endpoint keeps deferring its messages"),

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from dispatch.core.events import SYSTEM
+from dispatch.core.events import SYSTEM, Actor
+from dispatch.core.models import Event
 from dispatch.outbox.metrics import open_circuits
 from dispatch.outbox.models import Endpoint, Target
-from dispatch.outbox.services import target_health
+from dispatch.outbox.services import endpoints, target_health
 from dispatch.outbox.services.endpoints import health_of
+from notifications.loops import reader
+from notifications.models import Notification
+from tests.core.horizon import all_readable
 from tests.harness.outbox import World
+from tests.support import factories
 
 WEEK = 7 * 24 * 3600.0
 
@@ -76,3 +81,37 @@ def test_health_says_that_a_message_tests_the_receiver_only_if_one_does(world: W
     world.receiver.let_go("probe")
     world.becomes(probe, "COMPLETED")
     assert health_words(erp) == "No recent failures."
+
+
+@pytest.mark.parametrize("how", ["another URL", "enabled"])
+def test_a_reset_reports_the_closed_circuit_and_ends_its_alert(world: World, how: str) -> None:
+    boss = factories.admin(world.organization, "Boss")
+    actor = Actor("user", boss.pk, boss.name)
+    erp = world.endpoint(retry_schedule_s=[0, 0, 0, 0])
+    fail_until_circuit_opens(world, erp)
+    all_readable()
+    reader.step()
+    alert = Notification.objects.get(user=boss, kind="endpoint.circuit_opened")
+    assert alert.settled_at is None
+
+    if how == "another URL":
+        endpoints.change_endpoint(erp.pk, {"url": world.receiver.url + "/new"}, actor=actor)
+    else:
+        target_health.disable_endpoint(erp.pk, "An outage", actor=actor)
+        target_health.enable_endpoint(erp.pk, actor=actor)
+    assert health_words(erp) == "No recent failures."
+    closed = Event.objects.get(kind="endpoint.circuit_closed", subject_id=erp.pk)
+    assert closed.actor_label == "Boss"
+    all_readable()
+    reader.step()
+    alert.refresh_from_db()
+    assert (alert.settled_at is not None, alert.settled_how) == (True, "Boss resumed delivery to the endpoint")
+
+
+def test_a_reset_of_a_closed_circuit_reports_nothing(world: World) -> None:
+    erp = world.endpoint()
+    world.send(erp, "a")
+    endpoints.change_endpoint(erp.pk, {"url": world.receiver.url + "/new"}, actor=SYSTEM)
+    target_health.disable_endpoint(erp.pk, "An outage", actor=SYSTEM)
+    target_health.enable_endpoint(erp.pk, actor=SYSTEM)
+    assert not Event.objects.filter(kind="endpoint.circuit_closed").exists()

@@ -7,11 +7,12 @@ import asyncio
 import pytest
 
 from dispatch.core import clock
+from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.outbox import http_delivery
 from dispatch.outbox.metrics import deferring
 from dispatch.outbox.models import Endpoint, Target
-from dispatch.outbox.services import attempt_results, attempts
+from dispatch.outbox.services import attempt_results, attempts, endpoints
 from dispatch.outbox.services.attempts import DeliveryAttempt
 from dispatch.outbox.services.endpoints import health_of
 from notifications.loops import reader
@@ -93,6 +94,43 @@ def test_an_endpoint_that_only_defers_is_shown_and_reported_once(world: World) -
     reader.step()
     notice.refresh_from_db()
     assert notice.settled_at is not None
+
+
+@pytest.mark.parametrize("what", ["another URL", "no attempt for two weeks"])
+def test_report_of_deferrals_ends_with_the_next_delivery(world: World, what: str) -> None:
+    erp = world.endpoint(mode="IMMEDIATE")
+    world.receiver.answer("a", 429)
+    message = world.send_one(erp, "a")
+    for _ in range(4):
+        attempt(world, message)
+        world.travel(HOUR)
+    if what == "another URL":
+        endpoints.change_endpoint(erp.pk, {"url": world.receiver.url + "/new"}, actor=SYSTEM)
+        assert health_of(fresh(erp)).state == "healthy"
+    else:
+        world.travel(14 * 24 * HOUR)
+    attempt(world, message)  # deferred: another series, of the same report
+    kinds = Event.objects.filter(subject_type="endpoint", subject_id=erp.pk).exclude(kind="endpoint.changed")
+    assert list(kinds.values_list("kind", flat=True)) == ["endpoint.deferring"]
+    attempt(world, world.send_one(erp, "b"))
+    assert list(kinds.order_by("id").values_list("kind", flat=True)) == [
+        "endpoint.deferring",
+        "endpoint.accepting",
+    ]
+    attempt(world, world.send_one(erp, "c"))
+    assert kinds.count() == 2
+
+
+def test_delivery_to_another_url_ends_the_report_without_a_deferral_there(world: World) -> None:
+    erp = world.endpoint()
+    world.receiver.answer("a", 429, times=4)
+    message = world.send_one(erp, "a")
+    for _ in range(4):
+        attempt(world, message)
+        world.travel(HOUR)
+    endpoints.change_endpoint(erp.pk, {"url": world.receiver.url + "/new"}, actor=SYSTEM)
+    assert attempt(world, message) == "COMPLETED"
+    assert Event.objects.filter(kind="endpoint.accepting", subject_id=erp.pk).count() == 1
 
 
 def test_deferrals_far_apart_are_not_reported(world: World) -> None:

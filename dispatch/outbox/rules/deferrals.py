@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 
 @dataclass(frozen=True)
 class Deferrals:
-    """Deferrals of a target since its last delivery."""
+    """Deferrals of a target since its last delivery. `is_reported` lasts until the next, over several series."""
 
     since: datetime | None = None
     last_at: datetime | None = None
@@ -18,7 +18,7 @@ class Deferrals:
 def add_deferral(deferrals: Deferrals, at: datetime, *, max_gap: timedelta) -> Deferrals:
     """Return the deferrals including one more. A gap of more than `max_gap` begins a new series."""
     if deferrals.since is None or deferrals.last_at is None or at - deferrals.last_at > max_gap:
-        return Deferrals(at, at)
+        return replace(deferrals, since=at, last_at=at)
     return replace(deferrals, last_at=max(at, deferrals.last_at))
 
 

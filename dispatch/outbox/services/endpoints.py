@@ -27,7 +27,7 @@ from dispatch.outbox.rules.health import Condition, Health
 from dispatch.outbox.rules.health import assess_health as judge
 from dispatch.outbox.services import authentication
 from dispatch.outbox.services.intake import NewMessage, accept_messages, default_pool
-from dispatch.outbox.services.target_health import CLEAN, POLLER
+from dispatch.outbox.services.target_health import POLLER, reset_health
 
 OVERLAP_S = 24 * 3600
 MAX_OVERLAP_S = 30 * 24 * 3600
@@ -86,9 +86,9 @@ def change_endpoint(endpoint_id: int, changes: Mapping[str, Any], *, actor: Acto
         for name, value in changed.items():
             setattr(endpoint, name, value)
         endpoint.save(update_fields=list(changed))
-        if "url" in changed or CONNECTION_FIELDS & changed.keys():
-            Target.objects.filter(endpoint=endpoint).update(**CLEAN, last_error="")
         _append_event(endpoint, "changed", actor, fields=sorted(changed))
+        if "url" in changed or CONNECTION_FIELDS & changed.keys():
+            reset_health(endpoint, actor=actor, last_error="")
         if "client_certificate" in changed or "client_certificate_until" in changed:
             _append_event(endpoint, "certificate_replaced", actor)
         queues.notify_loop(POLLER)

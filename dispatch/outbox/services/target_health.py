@@ -27,8 +27,8 @@ log = structlog.get_logger(__name__)
 
 POLLER = "outbox_poller"
 GONE = 410
-# The fields of a healthy target.
-CLEAN: dict[str, Any] = {
+# The fields of a healthy target. `is_deferral_reported` is not among them: only a delivery ends that report.
+_HEALTHY: dict[str, Any] = {
     "failures": 0,
     "openings": 0,
     "open_until": None,
@@ -41,7 +41,6 @@ CLEAN: dict[str, Any] = {
     "last_failed_at": None,
     "deferring_since": None,
     "last_deferred_at": None,
-    "is_deferral_reported": False,
 }
 
 
@@ -281,10 +280,26 @@ def enable_endpoint(endpoint_id: int, *, actor: Actor) -> bool:
             return False
         endpoint.disabled_at, endpoint.disabled_reason = None, ""
         endpoint.save(update_fields=["disabled_at", "disabled_reason"])
-        Target.objects.filter(endpoint=endpoint).update(**CLEAN)
         events.append(endpoint.organization_id, "endpoint.enabled", endpoint.pk, actor=actor, name=endpoint.name)
+        # The report of its deferrals ended when it was disabled.
+        reset_health(endpoint, actor=actor, is_deferral_reported=False)
         queues.notify_loop(POLLER)
     return True
+
+
+def reset_health(endpoint: Endpoint, *, actor: Actor, **fields: Any) -> None:
+    """Clear the failures and deferrals of an endpoint and close its circuit.
+
+    Lock the endpoint first. `fields` are saved with its target.
+    """
+    own = Target.objects.filter(endpoint=endpoint)
+    if (target := own.select_for_update(no_key=True).first()) is None:
+        return
+    if target.open_until is not None:
+        events.append(
+            endpoint.organization_id, "endpoint.circuit_closed", endpoint.pk, actor=actor, failures=0, error=""
+        )
+    own.update(**_HEALTHY, **fields)
 
 
 def pause_endpoint(endpoint_id: int, reason: str, *, actor: Actor) -> bool:

@@ -201,12 +201,15 @@ FROM unnest(%(ids)s::bigint[], %(failures)s::int[], %(openings)s::int[], %(opens
 WHERE t.id = v.id
 """
 # Clear targets that delivered after their failures or deferrals began. An open circuit stays open until its probe.
+# A target whose deferrals were reported may have none since: its health was reset.
 CLEAR_FAILURES = f"""
 WITH mine AS (
-    SELECT f.id, f.is_deferral_reported AND f.deferring_since < v.ended_at AS accepts_again
+    SELECT f.id, f.is_deferral_reported AND COALESCE(f.deferring_since < v.ended_at, true) AS accepts_again
     FROM outbox_target f
     JOIN unnest(%(ids)s::bigint[], %(ends)s::timestamptz[]) AS v(id, ended_at) ON v.id = f.id
-    WHERE f.id = ANY(%(ids)s::bigint[]) AND (f.failing_since < v.ended_at OR f.deferring_since < v.ended_at)
+    WHERE f.id = ANY(%(ids)s::bigint[])
+      AND (f.failing_since < v.ended_at OR f.deferring_since < v.ended_at
+           OR f.deferring_since IS NULL AND f.is_deferral_reported)
     ORDER BY f.id FOR NO KEY UPDATE OF f SKIP LOCKED
 ), cleared AS (
     UPDATE outbox_target t

@@ -136,7 +136,7 @@ def test_changes_are_in_the_log_and_a_new_address_begins_healthy(api: Api) -> No
     answer = api.patch(f"endpoints/{made['id']}/", {"url": "https://new.example/"})
     assert answer.json()["state"] == "healthy"
     api.patch(f"endpoints/{made['id']}/", {"timeout_s": 5})
-    assert kinds(made["id"]) == ["added", "changed", "changed"]
+    assert kinds(made["id"]) == ["added", "changed", "changed", "circuit_closed"]
     told = Event.objects.filter(kind="endpoint.changed").order_by("id").values_list("data", flat=True)
     assert [data["fields"] for data in told] == [["timeout_s"], ["url"]]
 
