@@ -15,6 +15,7 @@ from dispatch.outbox.models import Attempt, Message, Target
 from dispatch.outbox.rules import admission, responses
 from dispatch.outbox.services import attempts, target_health
 from dispatch.outbox.services.attempt_results import AttemptResult, finish_attempts
+from dispatch.outbox.services.scheduling import claim_next
 from tests.harness.outbox import World
 from tests.support.waiting import wait_until
 
@@ -68,6 +69,36 @@ def test_no_60_s_window_exceeds_the_rate_plus_the_burst(rate: int) -> None:
         inside = [at for at in taken[position:] if at < first + timedelta(seconds=60)]
         assert len(inside) <= rate + admission.burst_size(rate)
     assert len(taken) >= rate * 3  # and it gives what it promises, in 200 s
+
+
+@pytest.mark.parametrize("rate", [1, 7, 60, 6000])
+def test_poll_waits_for_a_token_that_no_queued_message_needs(rate: int) -> None:
+    # Contract 6
+    now, burst = clock.now(), admission.burst_size(rate)
+    for spent in range(min(burst, 10) + 1):
+        full_at = admission.take_tokens(rate, None, now, spent)
+        for queued in range(burst - spent, burst):
+            pool = admission.Pool(1, 10_000, rate, False, full_at, queued, queued, now)
+            again_at = admission.pool_headroom(pool, now).again_at
+            assert again_at is not None
+            assert again_at > now
+            assert admission.available_tokens(rate, full_at, again_at) == queued + 1
+            before = again_at - timedelta(seconds=30 / rate)
+            assert admission.available_tokens(rate, full_at, before) <= queued
+
+
+def test_poll_waits_while_messages_that_do_not_start_need_all_tokens(world: World) -> None:
+    # Contract 6
+    DispatchPool.objects.filter(pk=world.pool.pk).update(rate_per_minute=6000, concurrency=1000)
+    erp = world.endpoint()
+    for batch in range(7):
+        world.send(erp, *[f"{n}" for n in range(100)], group=f"{batch}", mode="IMMEDIATE")
+    world.poll()
+    assert Message.objects.filter(status="QUEUED").count() == admission.burst_size(6000)
+    now = clock.now()
+    _, state = claim_next(now)
+    assert state.again_at is not None
+    assert state.again_at - now >= timedelta(seconds=1)
 
 
 def test_a_clock_ahead_of_the_databases_gains_no_tokens(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 WINDOW_S = 60.0
+# When to look at a rate again if all its tokens are spoken for: an attempt must start first.
+SPOKEN_FOR_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,15 @@ def token_wait_s(rate_per_minute: int, full_at: datetime | None, now: datetime, 
     return max(0.0, first) + place * WINDOW_S / rate_per_minute
 
 
+def unclaimed_token_wait_s(rate_per_minute: int, full_at: datetime | None, now: datetime, queued: int) -> float:
+    """Return the seconds until there is a token that none of the `queued` messages needs."""
+    interval, burst = WINDOW_S / rate_per_minute, burst_size(rate_per_minute)
+    if queued >= burst:  # there are never more tokens
+        return max(SPOKEN_FOR_S, interval)
+    missing = (full_at - now).total_seconds() if full_at else 0.0
+    return max(0.0, missing - interval * (burst - queued - 1))
+
+
 def take_tokens(rate_per_minute: int, full_at: datetime | None, now: datetime, count: int) -> datetime:
     """Return when the bucket is full again after `count` attempts."""
     base = max(full_at or now, now)
@@ -96,7 +107,8 @@ def pool_headroom(pool: Pool, now: datetime) -> Headroom:
         at = pool.db_now or now
         left = available_tokens(pool.rate_per_minute, pool.full_at, at) - pool.queued
         if left <= 0 < free:
-            return Headroom(0, now + (token_at(pool.rate_per_minute, pool.full_at, at) - at))
+            wait_s = unclaimed_token_wait_s(pool.rate_per_minute, pool.full_at, at, pool.queued)
+            return Headroom(0, now + timedelta(seconds=wait_s))
         free = min(free, max(0, left))
     return Headroom(free)
 
