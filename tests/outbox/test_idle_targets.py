@@ -1,20 +1,28 @@
-"""The cost of a poll does not depend on the number of targets that have nothing to send."""
+"""The cost of a claim does not depend on targets that have nothing to send, or that belong to somebody else."""
 
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
+from accounts.models import Organization
 from dispatch.core import clock
 from dispatch.core.db import prepared
 from dispatch.outbox import sql
+from dispatch.outbox.services.intake import NewMessage, accept_messages
+from dispatch.outbox.services.scheduling import claim_next
+from dispatch.outbox.sql.ordering import MAX_OWN_TARGETS, MAX_STEPS
 from tests.harness.outbox import World
+from tests.support import factories
 
 IDLE = 5000
+CROWD = 3 * MAX_STEPS // 2
 
 
 def scans(node: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -26,17 +34,42 @@ def scans(node: dict[str, Any]) -> Iterator[tuple[str, float]]:
         yield from scans(child)
 
 
+def rows_read(statement: str, given: dict[str, Any]) -> Counter[str]:
+    """Return how many rows of each table the statement reads in a claim's pipeline."""
+    with transaction.atomic(), prepared.pipeline(one_plan=True):
+        plan = prepared.fetch_all("EXPLAIN (ANALYZE, FORMAT JSON) " + statement, given)[0][0]
+    plan = json.loads(plan) if isinstance(plan, str) else plan
+    read: Counter[str] = Counter()
+    for table, rows in scans(plan[0]["Plan"]):
+        read[table] += round(rows)
+    return read
+
+
+def crowd(organization: Organization, *, due: bool) -> None:
+    """Let messages to many servers wait: ordered ones, and as many unordered ones to others."""
+    at = None if due else clock.now() + timedelta(days=1)
+    for mode in ("BLOCK_ON_ERROR", "IMMEDIATE"):
+        urls = [f"https://{mode[0]}{n}.example/".lower() for n in range(CROWD)]
+        items = [NewMessage("order.changed", "{}", None, url=url, mode=mode, scheduled_for=at) for url in urls]
+        accept_messages(organization.pk, items)
+
+
+def add_idle_targets(world: World, count: int) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "INSERT INTO outbox_target (organization_id, origin, pool_id, failures, last_error, openings)"
+            " SELECT %s, 'https://' || n, %s, 0, '', 0 FROM generate_series(1, %s) n",
+            [world.organization.pk, world.pool.pk, count],
+        )
+
+
 @pytest.mark.parametrize("statement", ["TARGET_STATES", "NEXT_WAKE"])
 def test_idle_targets_are_not_read(world: World, statement: str) -> None:
     erp, crm = world.endpoint("ERP"), world.endpoint("CRM")
     world.send(erp, "now")
     world.send(crm, "later", mode="IMMEDIATE")
+    add_idle_targets(world, IDLE)
     with connection.cursor() as cursor:
-        cursor.execute(
-            "INSERT INTO outbox_target (organization_id, origin, pool_id, failures, last_error, openings)"
-            " SELECT %s, 'https://' || n, %s, 0, '', 0 FROM generate_series(1, %s) n",
-            [world.organization.pk, world.pool.pk, IDLE],
-        )
         cursor.execute("ANALYZE outbox_target, outbox_messagegroup, outbox_message")
     given = {"now": clock.now(), "pools": [world.pool.pk], "targets": []}
     text = "EXPLAIN (ANALYZE, FORMAT JSON) " + getattr(sql, statement)
@@ -46,3 +79,41 @@ def test_idle_targets_are_not_read(world: World, statement: str) -> None:
     assert read < 10
     if statement == "TARGET_STATES":
         assert len(prepared.fetch_all(sql.TARGET_STATES, given)) == 2
+
+
+@pytest.mark.parametrize("due", [True, False])
+def test_waiting_targets_of_others_cost_a_claim_for_some_pools_little(world: World, due: bool) -> None:
+    crowd(factories.organization("Greedy"), due=due)
+    erp, crm = world.endpoint("ERP"), world.endpoint("CRM")
+    a, b = world.send_one(erp, "a"), world.send_one(crm, "b", mode="IMMEDIATE")
+    world.send(world.endpoint("Later"), "c", scheduled_for=clock.now() + timedelta(days=1))
+    given = {"now": clock.now(), "pools": [world.pool.pk], "targets": []}
+    read = rows_read(sql.TARGET_STATES, given)
+    assert read["outbox_messagegroup"] < MAX_STEPS + 20
+    assert read["outbox_message"] < MAX_STEPS + 20
+    assert read["outbox_target"] < (2 * MAX_STEPS if due else 0) + 20
+    states = {row[0]: row[2:4] for row in prepared.fetch_all(sql.TARGET_STATES, given)}
+    assert states == {erp.target.pk: (True, False), crm.target.pk: (False, True)}
+    with transaction.atomic():
+        claims, _ = claim_next(clock.now(), pools=[world.pool.pk])
+    assert {claim.id for claim in claims} == {a, b}
+
+
+@pytest.mark.parametrize("own", [MAX_OWN_TARGETS - 1, MAX_OWN_TARGETS])
+def test_claim_finds_what_waits_among_many_targets_of_its_own_and_others(world: World, own: int) -> None:
+    crowd(factories.organization("Greedy"), due=True)
+    add_idle_targets(world, own)
+    a = world.send_one(world.endpoint(), "a")
+    with transaction.atomic():
+        claims, _ = claim_next(clock.now(), pools=[world.pool.pk])
+    assert [claim.id for claim in claims] == [a]
+
+
+def test_a_poll_reads_nothing_of_targets_for_which_nothing_is_due(world: World) -> None:
+    crowd(world.organization, due=False)
+    a = world.send_one(world.endpoint(), "a")
+    read = rows_read(sql.TARGET_STATES, {"now": clock.now(), "pools": None, "targets": []})
+    assert read["outbox_target"] == 1
+    with transaction.atomic():
+        claims, _ = claim_next(clock.now())
+    assert [claim.id for claim in claims] == [a]

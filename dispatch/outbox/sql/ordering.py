@@ -109,29 +109,75 @@ WHERE g.id = v.id
 
 # --- Queue: waiting groups and messages, and the headroom for them ---
 
-# The targets for which groups or unordered messages wait, now or later, by skipping through two indexes: the cost
-# depends on how many targets have something to wait for, not on how many there ever were.
+# The earliest time at which a group, and an unordered message, of the target of `row` waits.
+_FIRST_OF = """LEFT JOIN LATERAL (
+    SELECT g.wake_at FROM outbox_messagegroup g
+    WHERE g.target_id = {row} AND g.wake_at IS NOT NULL ORDER BY g.wake_at LIMIT 1
+) first_group ON true
+LEFT JOIN LATERAL (
+    SELECT m.due_at FROM outbox_message m
+    WHERE m.target_id = {row} AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' ORDER BY m.due_at LIMIT 1
+) first_immediate ON true"""
+# The targets for which groups or unordered messages wait, now or later, each with the earliest time, by skipping
+# through two indexes: the cost depends on how many targets have something to wait for, not on how many there ever
+# were, nor on how much waits for each.
 _WAITING_TARGETS = """
 WITH RECURSIVE group_target AS (
-    (SELECT g.target_id FROM outbox_messagegroup g WHERE g.wake_at IS NOT NULL ORDER BY g.target_id LIMIT 1)
+    (SELECT g.target_id, g.wake_at, 1 AS step FROM outbox_messagegroup g
+     WHERE g.wake_at IS NOT NULL ORDER BY g.target_id, g.wake_at LIMIT 1)
     UNION ALL
-    SELECT (SELECT g.target_id FROM outbox_messagegroup g
-            WHERE g.wake_at IS NOT NULL AND g.target_id > before.target_id ORDER BY g.target_id LIMIT 1)
-    FROM group_target before WHERE before.target_id IS NOT NULL
+    SELECT later.*, before.step + 1
+    FROM group_target before CROSS JOIN LATERAL (
+        SELECT g.target_id, g.wake_at FROM outbox_messagegroup g
+        WHERE g.wake_at IS NOT NULL AND g.target_id > before.target_id ORDER BY g.target_id, g.wake_at LIMIT 1
+    ) later {until}
 ), immediate_target AS (
-    (SELECT m.target_id FROM outbox_message m
-     WHERE m.status = 'PENDING' AND m.mode = 'IMMEDIATE' ORDER BY m.target_id LIMIT 1)
+    (SELECT m.target_id, m.due_at, 1 AS step FROM outbox_message m
+     WHERE m.status = 'PENDING' AND m.mode = 'IMMEDIATE' ORDER BY m.target_id, m.due_at LIMIT 1)
     UNION ALL
-    SELECT (SELECT m.target_id FROM outbox_message m
-            WHERE m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.target_id > before.target_id
-            ORDER BY m.target_id LIMIT 1)
-    FROM immediate_target before WHERE before.target_id IS NOT NULL
-), waiting AS MATERIALIZED (
-    SELECT target_id FROM group_target WHERE target_id IS NOT NULL
-    UNION SELECT target_id FROM immediate_target WHERE target_id IS NOT NULL
-    {more}
+    SELECT later.*, before.step + 1
+    FROM immediate_target before CROSS JOIN LATERAL (
+        SELECT m.target_id, m.due_at FROM outbox_message m
+        WHERE m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.target_id > before.target_id
+        ORDER BY m.target_id, m.due_at LIMIT 1
+    ) later {until}
+), {own} waiting AS MATERIALIZED (
+    SELECT found.target_id, min(found.wake_at) AS wake_at, min(found.due_at) AS due_at
+    FROM (
+        SELECT target_id, wake_at, NULL::timestamptz AS due_at FROM group_target
+        UNION ALL SELECT target_id, NULL, due_at FROM immediate_target
+        {more}
+    ) found
+    GROUP BY found.target_id
 )"""
-TARGET_STATES = f"""{_WAITING_TARGETS.format(more="UNION SELECT unnest(%(targets)s::bigint[])")}
+# When messages of some pools are claimed, MAX_STEPS of all organizations' waiting targets are read. If there are
+# more, all targets of these pools are read instead, if they are at most MAX_OWN_TARGETS. So waiting targets of
+# another organization cost no more than these steps.
+MAX_STEPS = 200
+MAX_OWN_TARGETS = 2000
+_OWN_TARGETS = f"""
+own AS MATERIALIZED (
+    SELECT t.id FROM outbox_target t WHERE t.pool_id = ANY(%(pools)s::bigint[])
+    UNION ALL
+    SELECT t.id FROM outbox_endpoint e JOIN outbox_target t ON t.endpoint_id = e.id
+    WHERE e.pool_id = ANY(%(pools)s::bigint[])
+    LIMIT {MAX_OWN_TARGETS + 1}
+), are_few AS MATERIALIZED (
+    SELECT count(*) <= {MAX_OWN_TARGETS} AS so FROM own
+),"""
+# The pools' targets are counted only after this many steps.
+_UNTIL = f"""
+    WHERE %(pools)s::bigint[] IS NULL OR before.step < {MAX_STEPS} OR NOT (SELECT so FROM are_few)"""
+_OWN_INSTEAD = f"""UNION ALL
+        SELECT own.id, first_group.wake_at, first_immediate.due_at
+        FROM own {_FIRST_OF.format(row="own.id")}
+        WHERE CASE
+            WHEN %(pools)s::bigint[] IS NULL THEN false
+            WHEN (SELECT count(*) FROM group_target) < {MAX_STEPS}
+                 AND (SELECT count(*) FROM immediate_target) < {MAX_STEPS} THEN false
+            ELSE (SELECT so FROM are_few) END
+        UNION ALL SELECT unnest(%(targets)s::bigint[]), NULL, NULL"""
+TARGET_STATES = f"""{_WAITING_TARGETS.format(until=_UNTIL, own=_OWN_TARGETS, more=_OWN_INSTEAD)}
 , counts AS (
     SELECT held.pool_id, sum(held.in_flight)::bigint AS in_flight, sum(held.queued)::bigint AS queued
     FROM (
@@ -150,12 +196,14 @@ TARGET_STATES = f"""{_WAITING_TARGETS.format(more="UNION SELECT unnest(%(targets
 ), target AS (
     SELECT t.*, COALESCE(e.pool_id, t.pool_id) AS its_pool_id,
            COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false) AS is_held,
-           EXISTS (SELECT FROM outbox_messagegroup g WHERE g.target_id = t.id AND g.wake_at <= %(now)s)
-               AS has_groups,
-           EXISTS (SELECT FROM outbox_message i
-                   WHERE i.target_id = t.id AND i.status = 'PENDING' AND i.mode = 'IMMEDIATE'
-                     AND i.due_at <= %(now)s) AS has_immediates
-    FROM waiting JOIN outbox_target t ON t.id = waiting.target_id
+           COALESCE(due.wake_at <= %(now)s, false) AS has_groups,
+           COALESCE(due.due_at <= %(now)s, false) AS has_immediates
+    FROM (
+        SELECT w.* FROM waiting w
+        WHERE w.wake_at <= %(now)s OR w.due_at <= %(now)s OR w.target_id = ANY(%(targets)s::bigint[])
+    ) due
+    -- LIMIT, so that no plan reads the whole table.
+    CROSS JOIN LATERAL (SELECT * FROM outbox_target its WHERE its.id = due.target_id LIMIT 1) t
     LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id
     WHERE %(pools)s::bigint[] IS NULL OR COALESCE(e.pool_id, t.pool_id) = ANY(%(pools)s::bigint[])
 )
@@ -167,7 +215,6 @@ FROM target
 JOIN capacity_dispatchpool p ON p.id = target.its_pool_id
 LEFT JOIN outbox_poolgate gate ON gate.pool_id = p.id
 LEFT JOIN counts ON counts.pool_id = p.id
-WHERE target.has_groups OR target.has_immediates OR target.id = ANY(%(targets)s::bigint[])
 """
 POOLS_OF = """
 SELECT DISTINCT COALESCE(e.pool_id, t.pool_id)
@@ -199,16 +246,18 @@ IS_ANY_WAITING = """(
     EXISTS (SELECT FROM outbox_messagegroup WHERE wake_at IS NOT NULL)
     OR EXISTS (SELECT FROM outbox_message WHERE status = 'PENDING' AND mode = 'IMMEDIATE')
 )"""
-NEXT_WAKE = f"""{_WAITING_TARGETS.format(more="")}
-SELECT min(least(line.wake_at, immediate.due_at))
+NEXT_WAKE = f"""{_WAITING_TARGETS.format(until="", own="", more="")}
+SELECT min(least(line.wake_at, immediate.due_at, CASE WHEN t.wake_at > %(now)s THEN t.wake_at END,
+                 CASE WHEN t.due_at > %(now)s THEN t.due_at END))
 FROM waiting t
 LEFT JOIN LATERAL (
     SELECT g.wake_at FROM outbox_messagegroup g
-    WHERE g.target_id = t.target_id AND g.wake_at > %(now)s ORDER BY g.wake_at LIMIT 1
+    WHERE t.wake_at <= %(now)s AND g.target_id = t.target_id AND g.wake_at > %(now)s ORDER BY g.wake_at LIMIT 1
 ) line ON true
 LEFT JOIN LATERAL (
     SELECT m.due_at FROM outbox_message m
-    WHERE m.target_id = t.target_id AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at > %(now)s
+    WHERE t.due_at <= %(now)s AND m.target_id = t.target_id
+      AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at > %(now)s
     ORDER BY m.due_at LIMIT 1
 ) immediate ON true
 """
