@@ -51,20 +51,16 @@ def open_messages() -> Samples:
 @gauge(
     "dispatch_outbox_oldest_due_seconds",
     (
-        "Wait of the most overdue group, excluding groups held on purpose: paused or "
+        "Wait of the most overdue group or unordered message, excluding those held on purpose: paused or "
         "disabled endpoints, paused pools, open circuits."
     ),
 )
 def oldest_due() -> Samples:
-    """Return how long the most overdue deliverable group has waited, in seconds."""
+    """Return how long the most overdue deliverable group or unordered message has waited, in seconds."""
+    from dispatch.outbox.services import scheduling
+
     now = clock.now()
-    free = MessageGroup.objects.filter(wake_at__lte=now, target__open_until=None).filter(
-        Q(target__endpoint=None)
-        | Q(target__endpoint__is_paused=False, target__endpoint__disabled_at=None, endpoint__pool__is_paused=False)
-    )
-    first = (
-        free.exclude(target__pool__is_paused=True).order_by("wake_at").values_list("wake_at", flat=True).first()
-    )
+    first = scheduling.oldest_due(now)
     return [((), (now - first).total_seconds() if first else 0.0)]
 
 

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.db.models import Count, Min, Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 from django.http import QueryDict
 
 from accounts.models import Organization
@@ -20,6 +20,7 @@ from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 from dispatch.outbox import sql
 from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status
+from dispatch.outbox.services import scheduling
 from dispatch.outbox.services.creation_times import created_before, created_since
 
 PAGE = 50
@@ -74,11 +75,6 @@ LATER = {
     "lease": mark("Message {message} will be sent again: its last attempt ended without a result"),
 }
 
-# Messages to paused and disabled endpoints, and to targets with an open circuit, are not late.
-_NOT_HELD = Q(target__open_until=None) & (
-    Q(endpoint=None) | Q(endpoint__is_paused=False, endpoint__disabled_at=None, endpoint__pool__is_paused=False)
-)
-
 
 def count_outbox(organization_id: int) -> Counts:
     """Return the counts above every page of the outbox."""
@@ -92,7 +88,7 @@ def count_outbox(organization_id: int) -> Counts:
         errors=_count_rows(own.filter(status=Status.ERROR)),
         pending=_count_rows(ordered) + _count_rows(immediate),
         in_flight=_count_rows(own.filter(in_flight=True, pool__isnull=False)),
-        due_since=groups.filter(_NOT_HELD, wake_at__lte=clock.now()).aggregate(at=Min("wake_at"))["at"],
+        due_since=scheduling.oldest_due(clock.now(), organization_id),
     )
 
 

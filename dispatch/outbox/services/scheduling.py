@@ -217,6 +217,16 @@ def next_wake(now: datetime) -> datetime | None:
     return sql.fetch_all(sql.NEXT_WAKE, {"now": now})[0][0]
 
 
+def oldest_due(now: datetime, organization_id: int | None = None) -> datetime | None:
+    """Return when the most overdue group or unordered message that nothing holds on purpose was due, or None.
+
+    With `organization_id`, only messages of that organization count.
+    """
+    if organization_id is None:
+        return sql.fetch_all(sql.OLDEST_DUE, {"now": now})[0][0]
+    return sql.fetch_all(sql.OLDEST_DUE_OF, {"now": now, "organization": organization_id})[0][0]
+
+
 def _request_targets(
     now: datetime, pools: Sequence[int] | None, targets: Iterable[int]
 ) -> Callable[[], list[tuple[Any, ...]]]:

@@ -261,6 +261,24 @@ LEFT JOIN LATERAL (
     ORDER BY m.due_at LIMIT 1
 ) immediate ON true
 """
+# When the most overdue group or unordered message was due, of those that nothing holds on purpose: a paused or
+# disabled endpoint, a paused pool, an open circuit.
+_OLDEST = """
+SELECT min(least(w.wake_at, w.due_at))
+FROM waiting w
+CROSS JOIN LATERAL (SELECT * FROM outbox_target its WHERE its.id = w.target_id LIMIT 1) t
+LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id
+JOIN capacity_dispatchpool p ON p.id = COALESCE(e.pool_id, t.pool_id)
+WHERE least(w.wake_at, w.due_at) <= %(now)s AND t.open_until IS NULL AND NOT p.is_paused
+  AND (e.id IS NULL OR NOT e.is_paused AND e.disabled_at IS NULL)
+"""
+OLDEST_DUE = f"{_WAITING_TARGETS.format(until='', own='', more='')}{_OLDEST}"
+OLDEST_DUE_OF = f"""
+WITH waiting AS (
+    SELECT own.id AS target_id, first_group.wake_at, first_immediate.due_at
+    FROM outbox_target own {_FIRST_OF.format(row="own.id")}
+    WHERE own.organization_id = %(organization)s
+){_OLDEST}"""
 # Groups whose chosen message could not be claimed stay in the queue.
 KEEP_WAITING = "UPDATE outbox_messagegroup SET wake_at = %(now)s WHERE id = ANY(%(ids)s::bigint[])"
 # PENDING → QUEUED by compare-and-set; the unique index guarantees one ordered message in flight per group. A
