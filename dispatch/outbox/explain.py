@@ -9,6 +9,7 @@ from dispatch.core.languages import mark
 from dispatch.outbox import sql
 from dispatch.outbox.models import Message, Mode
 from dispatch.outbox.rules.descriptions import Situation, explain_status
+from dispatch.outbox.services.pool_slots import find_full_pools
 
 NO_REASON = mark("disabled.")
 
@@ -27,9 +28,8 @@ def load_situation(message: Message, zone: str = "UTC") -> Situation:
     if message.status == "PENDING" and message.mode != Mode.IMMEDIATE:
         row = sql.fetch_all(sql.HEADS, sql.heads_of([message.group_id], now))[0]
         flying, head = row[4], row[5]
-        blocked_by = row[8] if head is None else _blocking_error(message)
+        blocked_by = _blocking_error(message)
         ahead = head if head != message.pk and blocked_by is None else None
-    in_flight = Message.objects.filter(pool=pool, in_flight=True).count() if pool else 0
     return Situation(
         status=message.status, mode=message.mode, due_at=message.due_at, now=now, waiting_for=message.waiting_for,
         last_error=message.last_error, attempts=message.attempts, resolution=message.resolution,
@@ -38,13 +38,13 @@ def load_situation(message: Message, zone: str = "UTC") -> Situation:
         is_endpoint_paused=bool(endpoint and endpoint.is_paused),
         disabled_reason=(endpoint.disabled_reason or NO_REASON) if endpoint and endpoint.disabled_at else "",
         pool=pool.name if pool else "", is_pool_paused=bool(pool and pool.is_paused),
-        is_pool_full=bool(pool and in_flight >= pool.concurrency), circuit_open_until=target.open_until,
+        is_pool_full=bool(pool and find_full_pools([pool])), circuit_open_until=target.open_until,
         is_outbox_enabled=settings.OUTBOX_ENABLED, zone=zone,
     )  # fmt: skip
 
 
 def _blocking_error(message: Message) -> int | None:
-    """Return the id of the earliest ERROR that blocks this message, although its group has another head."""
+    """Return the id of the earliest ERROR that blocks this message, whatever else its group does meanwhile."""
     errors = Message.objects.filter(group_id=message.group_id, status="ERROR").exclude(mode=Mode.IMMEDIATE)
     if message.mode == Mode.NEXT:
         errors = errors.filter(mode=Mode.BLOCK)

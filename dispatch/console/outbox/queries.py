@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Q, QuerySet
 from django.http import QueryDict
 
 from accounts.models import Organization
@@ -22,6 +22,7 @@ from dispatch.outbox import sql
 from dispatch.outbox.models import Endpoint, Message, MessageGroup, Mode, Status
 from dispatch.outbox.services import scheduling
 from dispatch.outbox.services.creation_times import created_before, created_since
+from dispatch.outbox.services.pool_slots import find_full_pools
 
 PAGE = 50
 COUNT_LIMIT = 10_000
@@ -134,7 +135,7 @@ def group_rows(groups: Sequence[MessageGroup]) -> list[GroupRow]:
     rows = {row[0]: row for row in sql.fetch_all(sql.HEADS, sql.heads_of([group.pk for group in groups], now))}
     ids = {row[at] for row in rows.values() for at in (4, 5, 8) if row[at]}
     messages = Message.objects.in_bulk(ids)
-    full = _full_pools({pool for group in groups if (pool := _pool_of(group))})
+    full = find_full_pools({pool for group in groups if (pool := _pool_of(group))})
     return [_group_row(group, rows.get(group.pk), messages, full, now) for group in groups]
 
 
@@ -142,13 +143,6 @@ def _pool_of(group: MessageGroup) -> DispatchPool | None:
     if group.endpoint:
         return group.endpoint.pool
     return group.target.pool if group.target else None
-
-
-def _full_pools(pools: set[DispatchPool]) -> set[int]:
-    """Return the ids of pools whose slots are all in use."""
-    taken = Message.objects.filter(in_flight=True, pool__in=pools).values_list("pool").annotate(n=Count("pk"))
-    numbers = dict(taken.order_by())
-    return {pool.pk for pool in pools if numbers.get(pool.pk, 0) >= pool.concurrency}
 
 
 # Of a row of `sql.HEADS`: when to wake, blocked since, in flight, head, its due time, held by.
@@ -176,19 +170,28 @@ def _group_row(
         words = words.format(message=in_flight)
         at = (sending.started_at if is_called else sending.queued_at) if sending else None
         return GroupRow(group, "calling", mark("In flight"), words, since=at, message=sending)
-    if head and due_at and due_at > now:
+    until = due_at if due_at and due_at > now else None
+    if head and until and not _is_held(group):
         first = messages.get(head)
         waits_for = first.waiting_for if first else ""
         is_retry = waits_for == "retry"
         words = _(LATER.get(waits_for, mark("Message {message} is waiting until it is due")))
         tone, state = ("late", mark("Retrying")) if is_retry else ("waiting", mark("Waiting"))
-        return GroupRow(group, tone, state, words.format(message=head), until=due_at, message=first)
+        return GroupRow(group, tone, state, words.format(message=head), until=until, message=first)
     if head:
-        return GroupRow(group, *_held_messages(group, head, full, now), since=wake_at, message=messages.get(head))
+        since = None if until else wake_at
+        return GroupRow(group, *_held_messages(group, head, full), since=since, message=messages.get(head))
     return GroupRow(group, "plain", mark("Idle"), _("No messages waiting"))
 
 
-def _held_messages(group: MessageGroup, head: int, full: set[int], now: datetime) -> tuple[str, str, str]:
+def _is_held(group: MessageGroup) -> bool:
+    """Return whether the endpoint or the pool is paused or disabled: its messages wait, whenever they are due."""
+    endpoint, pool = group.endpoint, _pool_of(group)
+    is_endpoint_held = endpoint is not None and (endpoint.is_paused or endpoint.disabled_at is not None)
+    return is_endpoint_held or (pool is not None and pool.is_paused)
+
+
+def _held_messages(group: MessageGroup, head: int, full: set[int]) -> tuple[str, str, str]:
     endpoint, target, pool = group.endpoint, group.target, _pool_of(group)
     tone, state = "waiting", mark("Waiting")
     if endpoint and endpoint.disabled_at:

@@ -85,6 +85,11 @@ def _pending(it: Situation) -> str:
         if it.ahead is not None:
             text = _("Message {message} of its group comes first and is waiting too.")
             return text.format(message=it.ahead)
+    if held := _held(it):
+        if it.due_at > it.now:
+            text = _("{reason} It is not due before {time}.")
+            return text.format(reason=held, time=_format_time(it, it.due_at))
+        return held
     if it.due_at > it.now:
         reason = {
             "": mark("Scheduled{at}."),
@@ -96,13 +101,6 @@ def _pending(it: Situation) -> str:
         }.get(it.waiting_for, mark("Waiting{at}."))
         error = it.last_error.rstrip(".") or _("no response")
         return _(reason).format(error=error, at=_format_at(it, it.due_at))
-    if it.disabled_reason:
-        text = _("The endpoint {endpoint} is disabled: {reason} Messages are kept; enable it to send them.")
-        return text.format(endpoint=it.endpoint, reason=_(it.disabled_reason))
-    if it.is_endpoint_paused:
-        return _("The endpoint {endpoint} is paused.").format(endpoint=it.endpoint)
-    if it.is_pool_paused:
-        return _("The pool {pool} is paused.").format(pool=it.pool)
     if it.circuit_open_until is not None:
         until = _format_at(it, it.circuit_open_until, mark(" until {time}"))
         text = _("The target failed repeatedly, so its circuit is open{until}. After that, one message is tried.")
@@ -117,5 +115,21 @@ def _pending(it: Situation) -> str:
     return _("Due, and sent with the next poll. If it stays here, check that the poller is running.")
 
 
+def _held(it: Situation) -> str:
+    """Describe what holds the message on purpose, whenever it is due; "" if nothing does."""
+    if it.disabled_reason:
+        text = _("The endpoint {endpoint} is disabled: {reason} Messages are kept; enable it to send them.")
+        return text.format(endpoint=it.endpoint, reason=_(it.disabled_reason))
+    if it.is_endpoint_paused:
+        return _("The endpoint {endpoint} is paused.").format(endpoint=it.endpoint)
+    if it.is_pool_paused:
+        return _("The pool {pool} is paused.").format(pool=it.pool)
+    return ""
+
+
 def _format_at(it: Situation, when: datetime | None, words: str = mark(" at {time}")) -> str:
-    return _(words).format(time=f"{when.astimezone(ZoneInfo(it.zone)):%Y-%m-%d %H:%M:%S %Z}") if when else ""
+    return _(words).format(time=_format_time(it, when)) if when else ""
+
+
+def _format_time(it: Situation, when: datetime) -> str:
+    return f"{when.astimezone(ZoneInfo(it.zone)):%Y-%m-%d %H:%M:%S %Z}"

@@ -6,12 +6,17 @@ takes the slot. Unique constraints guarantee it.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Count
+
+from dispatch.capacity.models import DispatchPool
+from dispatch.core import clock
 from dispatch.outbox import sql
+from dispatch.outbox.models import DirectRequest, Message
 from dispatch.outbox.rules import admission
 
 
@@ -27,6 +32,17 @@ class Assignment:
     why: str = ""
     wait_s: float = 0.0
     is_last: bool = False
+
+
+def find_full_pools(pools: Collection[DispatchPool]) -> set[int]:
+    """Return the ids of the pools whose slots are all held, by messages and by direct requests."""
+    held: Counter[int] = Counter()
+    for rows in (
+        Message.objects.filter(in_flight=True, pool__in=pools),
+        DirectRequest.objects.filter(lease_until__gt=clock.now(), pool__in=pools),
+    ):
+        held.update(dict(rows.order_by().values_list("pool").annotate(Count("pk"))))
+    return {pool.pk for pool in pools if held[pool.pk] >= pool.concurrency}
 
 
 def assign_slots(pool_ids: Sequence[int], now: datetime) -> list[Assignment]:

@@ -73,6 +73,7 @@ class _Head:
     due_at: datetime | None
     target_id: int | None
     held_by: int | None
+    held_since: datetime | None
 
 
 def lock_groups(group_ids: Iterable[int]) -> None:
@@ -333,7 +334,7 @@ def _save(heads: list[_Head], claimed: set[int], now: datetime) -> None:
         wake_at = _wake_at(head, claimed, now)
         since = None
         if head.held_by is not None:
-            since = head.blocked_since if head.blocked_by == head.held_by else now
+            since = head.blocked_since if head.blocked_by == head.held_by else head.held_since or now
         if (wake_at, head.held_by, since) != (head.wake_at, head.blocked_by, head.blocked_since) or wake_at:
             changed.append((head.group_id, wake_at, head.target_id, head.held_by, since))
     if changed:

@@ -31,20 +31,21 @@ KEEP_GROUPS = "SELECT id FROM outbox_messagegroup WHERE id = ANY(%(ids)s::bigint
 # under the group's lock, so they are the order of acceptance whatever the clocks of the machines say.
 HEADS = """
 SELECT g.id, g.wake_at, g.blocked_by, g.blocked_since, flight.id, head.id, head.due_at, head.target_id,
-       CASE WHEN flight.id IS NULL AND head.id IS NULL THEN held.by_id END
+       CASE WHEN flight.id IS NULL AND head.id IS NULL THEN held.by_id END,
+       CASE WHEN held.by_id = block_error.id THEN block_error.ended_at ELSE next_error.ended_at END
 FROM outbox_messagegroup g
 LEFT JOIN LATERAL (
     SELECT f.id FROM outbox_message f
     WHERE f.group_id = g.id AND f.in_flight AND f.mode <> 'IMMEDIATE' LIMIT 1
 ) flight ON true
 LEFT JOIN LATERAL (
-    SELECT e.sequence, e.id FROM outbox_message e
+    SELECT e.sequence, e.id, e.ended_at FROM outbox_message e
     WHERE e.group_id = g.id AND e.status IN ('PENDING', 'ERROR') AND e.status = %(error)s::text
       AND e.mode = 'BLOCK_ON_ERROR'
     ORDER BY e.sequence, e.id LIMIT 1
 ) block_error ON true
 LEFT JOIN LATERAL (
-    SELECT e.sequence, e.id FROM outbox_message e
+    SELECT e.sequence, e.id, e.ended_at FROM outbox_message e
     WHERE e.group_id = g.id AND e.status IN ('PENDING', 'ERROR') AND e.status = %(error)s::text
       AND e.mode = 'NEXT_ON_ERROR'
     ORDER BY e.sequence, e.id LIMIT 1
