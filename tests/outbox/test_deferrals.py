@@ -12,7 +12,8 @@ from dispatch.core.models import Event
 from dispatch.outbox import http_delivery
 from dispatch.outbox.metrics import deferring
 from dispatch.outbox.models import Endpoint, Target
-from dispatch.outbox.services import attempt_results, attempts, endpoints
+from dispatch.outbox.rules import responses
+from dispatch.outbox.services import attempt_results, attempts, endpoints, target_health
 from dispatch.outbox.services.attempts import DeliveryAttempt
 from dispatch.outbox.services.endpoints import health_of
 from notifications.loops import reader
@@ -65,6 +66,37 @@ def test_a_message_deferred_for_a_day_fails(world: World, status: int, body: str
     world.act("retry", message)
     assert attempt(world, message) == "PENDING"
     assert world.message(message).attempts == 0
+
+
+def test_a_weekend_in_which_the_endpoint_is_paused_is_no_deferral(world: World) -> None:
+    erp = world.endpoint(retry_schedule_s=[60])
+    world.receiver.answer("a", 429, times=3)
+    message = world.send_one(erp, "a")
+    attempt(world, message)
+    target_health.pause_endpoint(erp.pk, "Until Monday", actor=SYSTEM)
+    world.travel(60 * HOUR)
+    target_health.resume_endpoint(erp.pk, actor=SYSTEM)
+    assert attempt(world, message) == "PENDING"
+    assert world.message(message).attempts == 0
+    world.travel(23 * HOUR)
+    attempt(world, message)
+    assert world.message(message).attempts == 0
+    assert attempt(world, message) == "COMPLETED"
+
+
+@pytest.mark.parametrize(
+    ("error_class", "counts"),
+    [(responses.LOOKUP, False), (responses.TOKEN_PENDING, True), ("too_many_requests", True)],
+)
+def test_a_wait_for_a_lookup_is_no_deferral_by_the_receiver(world: World, error_class: str, counts: bool) -> None:
+    message = world.send_one(world.endpoint(), "a")
+    world.poll()
+    (call,), _ = attempts.start_attempts([(message, 1)])
+    assert isinstance(call, DeliveryAttempt)
+    verdict, now = responses.Verdict(responses.DEFERRED, 5.0, error_class, "Later."), clock.now()
+    attempt_results.finish_attempts([attempt_results.AttemptResult(call, verdict, now, now, 0.0)])
+    assert world.status(message) == "PENDING"
+    assert (world.message(message).deferred_since is not None) == counts
 
 
 def test_an_endpoint_that_only_defers_is_shown_and_reported_once(world: World) -> None:

@@ -150,7 +150,7 @@ def _ending(result: AttemptResult, now: datetime) -> Ending:
             due_at,
             waiting_for=verdict.error_class,
             verb="deferred",
-            is_deferral=True,
+            is_deferral=verdict.is_of_target or verdict.error_class == rules.TOKEN_PENDING,
         )
     delay = None
     if verdict.outcome == rules.FAILED:

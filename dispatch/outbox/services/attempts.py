@@ -138,7 +138,7 @@ def start_attempts(
     waits: list[tuple[_Row, str]] = []
     expired: list[_Row] = []
     with transaction.atomic(), sql.pipeline(one_plan=True):
-        read = _read_rows(message_id for message_id, _ in pointers)
+        read = _read_rows((message_id for message_id, _ in pointers), now)
         ready: list[_Row] = []
         for message_id, epoch in dict.fromkeys(pointers):
             row = read.get(message_id)
@@ -254,9 +254,9 @@ def _store_start(taken: list[_Row], now: datetime) -> list[tuple[_Row, int]]:
     return [(row, numbers[row.id]) for row in taken if row.id in numbers]
 
 
-def _read_rows(message_ids: Iterable[int]) -> dict[int, _Row]:
+def _read_rows(message_ids: Iterable[int], now: datetime) -> dict[int, _Row]:
     """Return the messages by id, with their groups, targets and endpoints' versions."""
-    given = sql.fetch_all(sql.START_READ, {"ids": integers(message_ids)})
+    given = sql.fetch_all(sql.START_READ, {"ids": integers(message_ids), "now": now})
     return {row[0]: _row(row) for row in given}
 
 

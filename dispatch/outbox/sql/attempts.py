@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dispatch.core.db.prepared import DB_NOW, EVENTS
+from dispatch.outbox.rules.endpoint_failures import MAX_GAP
 
+# Since when the receiver has deferred the message. A series ends if no attempt starts within MAX_GAP after the
+# message was due, such as while its endpoint is paused.
+_DEFERRED_SINCE = f"""CASE WHEN COALESCE(m.started_at, %(now)s) - m.due_at
+                               <= make_interval(secs => {MAX_GAP.total_seconds():.0f}) THEN m.deferred_since END"""
 # What an attempt is made of.
-_ATTEMPT = """m.id, m.epoch, m.status, m.organization_id, m.group_id, m.mode, m.type, m.sequence, g.name,
+_ATTEMPT = f"""m.id, m.epoch, m.status, m.organization_id, m.group_id, m.mode, m.type, m.sequence, g.name,
        m.url, m.payload, m.attempts, m.calls, m.expires_at, m.endpoint_id, e.xmin::text,
        COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false),
        m.target_id, t.failures, t.openings, t.open_until, t.probe_until, t.failing_since,
-       COALESCE(e.pool_id, t.pool_id), m.deferred_since, m.webhook_id, m.replays"""
+       COALESCE(e.pool_id, t.pool_id), {_DEFERRED_SINCE}, m.webhook_id, m.replays"""
 _ITS_ROWS = """JOIN outbox_messagegroup g ON g.id = m.group_id
 JOIN outbox_target t ON t.id = m.target_id
 LEFT JOIN outbox_endpoint e ON e.id = m.endpoint_id"""
@@ -115,7 +120,7 @@ WITH ended AS (
         lapses = CASE WHEN v.spent > 0 OR v.is_deferral THEN 0 ELSE m.lapses + v.lapsed END,
         ended_at = CASE WHEN m.status = 'CANCELLED' THEN m.ended_at WHEN v.status <> 'PENDING' THEN %(now)s END,
         last_error = v.error, waiting_for = v.waiting_for,
-        deferred_since = CASE WHEN v.is_deferral THEN COALESCE(m.deferred_since, %(now)s) ELSE m.deferred_since END
+        deferred_since = COALESCE({_DEFERRED_SINCE}, CASE WHEN v.is_deferral THEN %(now)s END)
     FROM unnest(%(ids)s::bigint[], %(epochs)s::int[], %(statuses)s::text[], %(dues)s::timestamptz[],
                 %(spents)s::int[], %(lapses)s::int[], %(errors)s::text[], %(waits)s::text[], %(verbs)s::text[],
                 %(deferrals)s::bool[])
