@@ -11,7 +11,7 @@ from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.outbox.models import Endpoint, Target
 from dispatch.outbox.rules.responses import DELIVERED, FAILED, PERMANENT, Verdict
-from dispatch.outbox.services import attempt_results, attempts, target_health
+from dispatch.outbox.services import attempt_results, attempts, endpoints, target_health
 from dispatch.outbox.services.attempt_results import AttemptResult
 from dispatch.outbox.services.attempts import DeliveryAttempt
 from tests.harness.outbox import World
@@ -92,6 +92,19 @@ def test_gone_disables_at_once_and_keeps_the_message(world: World) -> None:
     assert world.status(message) == "PENDING"
     notice = Event.objects.get(kind="endpoint.disabled")
     assert (notice.subject_id, notice.data["reason"]) == (erp.pk, "The receiver answered 410: it is gone.")
+
+
+def test_gone_from_a_former_url_does_not_disable(world: World) -> None:
+    erp = world.endpoint()
+    calls = [begin(world, erp, "a"), begin(world, erp, "b")]
+    endpoints.change_endpoint(erp.pk, {"url": world.receiver.url + "/new"}, actor=SYSTEM)
+    now = clock.now()
+    verdict = Verdict(FAILED, error_class="http_410", error="The receiver answered 410.")
+    target_health.disable_gone([AttemptResult(call, verdict, now, now, 0.1, 410) for call in calls])
+    assert Endpoint.objects.get(pk=erp.pk).disabled_at is None
+    call = begin(world, erp, "c")
+    target_health.disable_gone([AttemptResult(call, verdict, now, now, 0.1, 410)])
+    assert Endpoint.objects.get(pk=erp.pk).disabled_at is not None
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])

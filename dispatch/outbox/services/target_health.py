@@ -238,22 +238,25 @@ def disable_failing() -> int:
 def disable_gone(results: Sequence[CallResult]) -> None:
     """Disable the endpoints that answered 410 Gone, unless 410 is among their permanent codes.
 
-    Call it after the commit: it locks the endpoints.
+    An endpoint that has another URL by now is not disabled. Call it after the commit: it locks the endpoints.
     """
     endpoints = [result.call.endpoint for result in results if result.status_code == GONE]
-    for endpoint_id in sorted({e.pk for e in endpoints if e and GONE not in e.permanent_codes}):
-        disable_endpoint(endpoint_id, "The receiver answered 410: it is gone.", actor=SYSTEM)
+    for endpoint_id, url in sorted({(e.pk, e.url) for e in endpoints if e and GONE not in e.permanent_codes}):
+        disable_endpoint(endpoint_id, "The receiver answered 410: it is gone.", actor=SYSTEM, url=url)
 
 
 def _lock(endpoint_id: int) -> QuerySet[Endpoint]:
     return Endpoint.objects.select_for_update(no_key=True).defer(*Endpoint.CREDENTIALS).filter(pk=endpoint_id)
 
 
-def disable_endpoint(endpoint_id: int, reason: str, *, actor: Actor) -> bool:
-    """Disable an endpoint until it is enabled again; return False if it was disabled or deleted already."""
+def disable_endpoint(endpoint_id: int, reason: str, *, actor: Actor, url: str | None = None) -> bool:
+    """Disable an endpoint until it is enabled again; return False if it was disabled or deleted already.
+
+    With `url`, return False also if its URL is another by now.
+    """
     with transaction.atomic():
         endpoint = _lock(endpoint_id).first()
-        if endpoint is None or endpoint.disabled_at is not None:
+        if endpoint is None or endpoint.disabled_at is not None or (url is not None and endpoint.url != url):
             return False
         endpoint.disabled_at, endpoint.disabled_reason = clock.now(), reason[:200]
         endpoint.save(update_fields=["disabled_at", "disabled_reason"])
