@@ -14,7 +14,7 @@ from dispatch.outbox import loops
 from dispatch.outbox.event_reader import create_messages
 from dispatch.outbox.models import Attempt, Endpoint, Message, Target
 from dispatch.outbox.rules import responses
-from dispatch.outbox.services import target_health
+from dispatch.outbox.services import attempts, target_health
 from tests.harness.outbox import World
 
 
@@ -39,6 +39,27 @@ def test_an_unreadable_endpoint_fails_alone(world: World, column: str) -> None:
     attempt = Attempt.objects.get(message=broken)
     assert (attempt.outcome, attempt.error_class) == ("permanent", "configuration")
     assert "FIELD_ENCRYPTION_KEYS" in attempt.error
+
+
+@pytest.mark.parametrize("what", ["an older row", "nothing"])
+def test_an_attempt_uses_the_row_that_it_read_whatever_other_threads_store(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    class SharedCache(dict[int, Any]):
+        """Holds what another thread stores, or removes, right after this thread has stored a row."""
+
+        def __setitem__(self, key: int, value: Any) -> None:
+            if what == "an older row":
+                super().__setitem__(key, (value[0], older))
+
+    erp = world.endpoint()
+    older = Endpoint(pk=erp.pk, url="https://former.example/")
+    monkeypatch.setattr(attempts, "_known", SharedCache())
+    message = world.send_one(erp, "a")
+    world.poll()
+    (call,), _ = attempts.start_attempts([(message, 1)])
+    assert isinstance(call, attempts.DeliveryAttempt)
+    assert call.url == world.receiver.url
 
 
 def test_the_event_reader_does_not_decrypt(world: World) -> None:

@@ -297,13 +297,18 @@ _known: dict[int, tuple[str | None, Endpoint]] = {}
 def _endpoints(rows: Sequence[_Row]) -> tuple[dict[int, Endpoint], dict[int, str]]:
     """Return the endpoints of these rows by id, and the errors of those that cannot be read."""
     wanted = {row.endpoint_id: row.endpoint_version for row in rows if row.endpoint_id}
-    missing = [key for key, version in wanted.items() if key not in _known or _known[key][0] != version]
+    endpoints: dict[int, Endpoint] = {}
     unreadable: dict[int, str] = {}
-    for key in missing:  # one at a time: an endpoint that cannot be decrypted must not affect the others
-        try:
-            _known[key] = (wanted[key], Endpoint.objects.get(pk=key))
+    for key, version in wanted.items():
+        known = _known.get(key)  # other threads replace and remove it
+        if known and known[0] == version:
+            endpoints[key] = known[1]
+            continue
+        try:  # one at a time: an endpoint that cannot be decrypted must not affect the others
+            endpoints[key] = Endpoint.objects.get(pk=key)
+            _known[key] = (version, endpoints[key])
         except (ImproperlyConfigured, ValueError, Endpoint.DoesNotExist) as error:
             _known.pop(key, None)
             unreadable[key] = f"The endpoint's secret or headers cannot be read: {error}"
             log.error("endpoint_unreadable", endpoint=key, error=str(error))
-    return {key: _known[key][1] for key in wanted if key not in unreadable}, unreadable
+    return endpoints, unreadable
