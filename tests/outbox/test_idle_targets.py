@@ -12,9 +12,12 @@ import pytest
 from django.db import connection, transaction
 
 from accounts.models import Organization
+from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.db import prepared
+from dispatch.core.events import SYSTEM
 from dispatch.outbox import sql
+from dispatch.outbox.services import target_health
 from dispatch.outbox.services.intake import NewMessage, accept_messages
 from dispatch.outbox.services.scheduling import claim_next
 from dispatch.outbox.sql.ordering import MAX_OWN_TARGETS, MAX_STEPS
@@ -106,6 +109,25 @@ def test_claim_finds_what_waits_among_many_targets_of_its_own_and_others(world: 
     a = world.send_one(world.endpoint(), "a")
     with transaction.atomic():
         claims, _ = claim_next(clock.now(), pools=[world.pool.pk])
+    assert [claim.id for claim in claims] == [a]
+
+
+@pytest.mark.parametrize("why", ["paused", "disabled", "paused pool"])
+def test_a_poll_gets_no_targets_that_are_held(world: World, why: str) -> None:
+    slow = DispatchPool.objects.create(
+        organization=world.organization, code="slow", name="Slow", kind="messages", is_paused=why == "paused pool"
+    )
+    held, erp = world.endpoint("Held", pool=slow), world.endpoint("ERP")
+    if why == "paused":
+        target_health.pause_endpoint(held.pk, "An outage", actor=SYSTEM)
+    elif why == "disabled":
+        target_health.disable_endpoint(held.pk, "An outage", actor=SYSTEM)
+    world.send(held, "held")
+    a = world.send_one(erp, "a")
+    rows = prepared.fetch_all(sql.TARGET_STATES, {"now": clock.now(), "pools": None, "targets": []})
+    assert [row[0] for row in rows] == [erp.target.pk]
+    with transaction.atomic():
+        claims, _ = claim_next(clock.now())
     assert [claim.id for claim in claims] == [a]
 
 

@@ -216,6 +216,7 @@ FROM target
 JOIN capacity_dispatchpool p ON p.id = target.its_pool_id
 LEFT JOIN outbox_poolgate gate ON gate.pool_id = p.id
 LEFT JOIN counts ON counts.pool_id = p.id
+WHERE NOT (target.is_held OR p.is_paused) OR target.id = ANY(%(targets)s::bigint[])
 """
 POOLS_OF = """
 SELECT DISTINCT COALESCE(e.pool_id, t.pool_id)
