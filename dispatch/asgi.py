@@ -23,6 +23,7 @@ from dispatch.core.web import health  # noqa: E402  (needs the apps that the lin
 from dispatch.core.web.asgi_handler import ThreadedASGIHandler  # noqa: E402
 from dispatch.core.web.bare_handler import BareHandler  # noqa: E402
 from dispatch.core.web.body_limits import BodyLimitMiddleware  # noqa: E402
+from dispatch.core.web.charsets import CharsetMiddleware  # noqa: E402
 from dispatch.core.web.http_metrics import HttpMetrics, SocketMetrics  # noqa: E402
 from dispatch.core.web.probes import Probes  # noqa: E402
 from dispatch.core.zips import load_zip_codes  # noqa: E402
@@ -33,10 +34,12 @@ from notifications.routing import websocket  # noqa: E402
 webhooks = BareHandler("/telephony/", "dispatch.telephony.urls", settings.WEBHOOK_MIDDLEWARE)
 reports = WebhookRoute(ThreadedASGIHandler(THREADS, webhooks), webhooks)
 http = HttpMetrics(
-    BodyLimitMiddleware(
-        Probes(reports),
-        default_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
-        routes=settings.LARGE_BODY_ROUTES,
+    CharsetMiddleware(
+        BodyLimitMiddleware(
+            Probes(reports),
+            default_bytes=settings.DATA_UPLOAD_MAX_MEMORY_SIZE,
+            routes=settings.LARGE_BODY_ROUTES,
+        )
     )
 )
 
