@@ -229,7 +229,9 @@ class OwnedSerializer(StrictSerializer, serializers.ModelSerializer):
 def respond_idempotently(request: Request, endpoint: str, make: Callable[[], tuple[int, dict]]) -> Response:
     """Respond with (status, body) of `make()`, or with the first response to the request's Idempotency-Key.
 
-    Validate first, so that only valid requests are stored. See `core.api.idempotency.run_once`.
+    `make` validates the body, too: a repeated request gets its first response, even if it would no longer be valid
+    because time has passed or what it names has changed. Refusals are not stored. See
+    `core.api.idempotency.run_once`.
     """
     key = request.headers.get(idempotency.HEADER, "")
     status, body, replayed = idempotency.run_once(request.organization.pk, endpoint, key, request.data, make)

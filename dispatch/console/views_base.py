@@ -122,6 +122,10 @@ def with_dom_events(answer: HttpResponse, happened: dict[str, Any]) -> HttpRespo
     return answer
 
 
+class InvalidForm(Exception):
+    """Raised in what runs once per form, to show the form again with its errors."""
+
+
 def run_once(request: HttpRequest, endpoint: str, entered: Any, make: Callable[[], int]) -> None:
     """Run `make`, which returns the id of what it made, for the `nonce` of a form.
 

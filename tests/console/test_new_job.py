@@ -11,7 +11,7 @@ import pytest
 from dispatch.core import clock
 from dispatch.core.models import Event
 from dispatch.jobs import geocoding, services
-from dispatch.jobs.models import Job, Submission
+from dispatch.jobs.models import Job, ServiceType, Submission
 from tests.console.test_board import HTMX, Desk
 from tests.support import factories as make
 
@@ -91,6 +91,17 @@ def test_the_same_form_sent_twice_makes_one_job(desk):
     (nonce,) = re.findall(r'name="nonce" value="([^"]+)"', changed.content.decode())
     assert desk.client.post("/board/new/", form | {"notes": "No gate code", "nonce": nonce}).status_code == 302
     assert Submission.objects.count() == 2
+
+
+def test_a_form_sent_again_shows_its_job_although_its_service_is_off_by_now(desk):
+    form = entered(desk)
+    made = desk.client.post("/board/new/", form)
+    ServiceType.objects.update(is_active=False)
+    assert desk.client.post("/board/new/", form)["Location"] == made["Location"]
+    assert desk.client.post("/board/new/", entered(desk)).status_code == 422
+    for nonce in ("", "x"):
+        assert desk.client.post("/board/new/", form | {"nonce": nonce}).status_code == 422
+    assert Submission.objects.count() == 1
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,17 @@ def test_a_form_sent_twice_creates_one_schedule(dora: Client) -> None:
     assert first["Location"] == second["Location"] == f"/schedules/{Schedule.objects.get().pk}/"
 
 
+def test_a_form_sent_again_after_its_time_shows_its_schedule(world: World, dora: Client) -> None:
+    once = form(how="once", trigger_at="2027-03-01T10:00")
+    sent = {**filled(dora.get("/schedules/new/?kind=http").content.decode()), **once}
+    made = dora.post("/schedules/new/", sent)
+    world.travel_to("2027-03-01 18:00")
+    assert dora.post("/schedules/new/", sent)["Location"] == made["Location"]
+    fresh = {**filled(dora.get("/schedules/new/?kind=http").content.decode()), **once}
+    assert "This time has passed." in text(dora.post("/schedules/new/", fresh))
+    assert Schedule.objects.count() == 1
+
+
 def test_a_form_that_created_a_schedule_asks_before_another(dora: Client) -> None:
     sent = {**filled(dora.get("/schedules/new/?kind=http").content.decode()), **form()}
     assert dora.post("/schedules/new/", sent).status_code == 302

@@ -88,6 +88,15 @@ def test_double_submission_is_one_and_a_changed_one_is_confirmed(site: Site) -> 
     assert Submission.objects.count() == 2
 
 
+def test_form_sent_again_is_accepted_although_its_service_is_off_by_now(site: Site) -> None:
+    ticket = site.ticket()
+    assert site.send(ticket).status_code == 303
+    ServiceType.objects.update(is_active=False)
+    assert site.send(ticket).status_code == 303
+    assert site.send().status_code == 400
+    assert Submission.objects.count() == 1
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

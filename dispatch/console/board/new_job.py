@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hashlib import sha256
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from django import forms
 from django.core.cache import cache
@@ -106,10 +106,10 @@ def new_job(request: HttpRequest) -> HttpResponse:
     if request.method == "GET":
         return _render_form(request, NewJobForm(organization=organization, initial={"nonce": uuid4()}))
     form = NewJobForm(request.POST, organization=organization)
-    if not form.is_valid():
-        return _render_form(request, form, status=422)
     try:
         submission_id = _accept(request, form)
+    except views_base.InvalidForm:
+        return _render_form(request, form, status=422)
     except idempotency.KeyReused:
         form.data = {**request.POST.dict(), "nonce": str(uuid4())}
         form.add_error(None, _("This form has already created a job. Submit it again to create another one."))
@@ -199,9 +199,12 @@ def _locate(organization: Organization, address: str) -> tuple[tuple[float, floa
 
 
 def _accept(request: HttpRequest, form: NewJobForm) -> int:
+    """Store the submission and return its id. Raises InvalidForm, and KeyReused if its values changed."""
     entered = {name: value for name, value in request.POST.items() if name in form.fields and name != "nonce"}
 
     def make() -> tuple[int, dict[str, Any]]:
+        if not form.is_valid():
+            raise views_base.InvalidForm
         submission = services.accept_submission(
             request.organization,
             form.submission(),
@@ -211,7 +214,10 @@ def _accept(request: HttpRequest, form: NewJobForm) -> int:
         )
         return 202, {"id": submission.pk}
 
-    nonce = str(form.cleaned_data["nonce"])
+    try:
+        nonce = str(UUID(request.POST.get("nonce", "")))
+    except ValueError:
+        nonce = ""  # the form is invalid without one
     return int(idempotency.run_once(request.organization.pk, ENDPOINT, nonce, entered, make)[1]["id"])
 
 

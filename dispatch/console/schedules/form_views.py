@@ -37,14 +37,16 @@ def new(request: HttpRequest) -> HttpResponse:
         return _form(request, form)
     if "preview" in request.POST:
         return _form(request, form, preview=form.preview())
-    if not form.is_valid():
-        return _form(request, form, status=422)
 
     def create() -> int:
+        if not form.is_valid():
+            raise views_base.InvalidForm
         return schedules.create_schedule(request.organization.pk, form.cleaned, actor=request.actor).pk
 
     try:
         schedule_id, _is_repeat = perform_once(request, create)
+    except views_base.InvalidForm:
+        return _form(request, form, status=422)
     except KeyReused:
         form.refusal = _("This form has already created a schedule. Submit it again to create another one.")
         return _form(request, form, preview=form.preview(), status=409)
@@ -100,10 +102,10 @@ def run_with_changes(request: HttpRequest, schedule_id: int) -> HttpResponse:
     if request.method == "GET":
         return _run_form(request, forms.of_schedule(request, schedule))
     form = forms.from_request(request, schedule.kind, schedule)
-    if not form.is_payload_valid():
-        return _run_form(request, form, status=422)
 
     def run() -> int:
+        if not form.is_payload_valid():
+            raise views_base.InvalidForm
         version = _version(request, schedule)
         made = schedules.run_now(
             schedule.pk, actor=request.actor, version=version, kind=schedule.kind, **form.cleaned
@@ -112,6 +114,8 @@ def run_with_changes(request: HttpRequest, schedule_id: int) -> HttpResponse:
 
     try:
         run_id, _is_repeat = perform_once(request, run)
+    except views_base.InvalidForm:
+        return _run_form(request, form, status=422)
     except KeyReused:
         form.refusal = _("This form has already queued a run. Submit it again to queue another one.")
         return _run_form(request, form, status=409)

@@ -90,9 +90,9 @@ class SubmissionViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retri
         """Submit a form. 202 means that it is stored and will become a job. Poll `status_url` for progress."""
         # `intake` accepts most requests before they come here.
         form = SubmissionFormSerializer(data=request.data, context=self.get_serializer_context())
-        form.is_valid(raise_exception=True)
 
         def accept() -> tuple[int, dict]:
+            form.is_valid(raise_exception=True)
             submission = services.accept_submission(
                 request.organization,
                 form.validated_data,
@@ -388,9 +388,9 @@ class JobViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
         """Write a note on the job. Members whom it mentions, "@" and their name, are notified."""
         job = self.get_object()
         given = WriteNoteSerializer(data=request.data, context=self.get_serializer_context())
-        given.is_valid(raise_exception=True)
 
         def write() -> tuple[int, dict]:
+            given.is_valid(raise_exception=True)
             note = notes.write_note(job.pk, given.validated_data["text"], actor=request.actor)
             return 201, dict(JobNoteSerializer(note).data)
 

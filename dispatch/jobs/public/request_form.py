@@ -113,8 +113,6 @@ def _handle_form(request: HttpRequest, public: PublicForm, *, embedded: bool) ->
     form = CustomerForm(request.POST, organization=organization, public=public)
     try:
         nonce = _check_form_token(ticket, organization, request)
-        if not form.is_valid():
-            raise FormRejected(_("Please fix the errors below."))
         submission_id = _accept_form(public, form, nonce, request)
     except FormRejected as rejection:
         next_ticket = (
@@ -134,12 +132,18 @@ def _handle_form(request: HttpRequest, public: PublicForm, *, embedded: bool) ->
 
 
 def _accept_form(public: PublicForm, form: CustomerForm, nonce: str, request: HttpRequest) -> int:
-    """Store the submission and return its id. The same form sent twice returns the same id."""
+    """Store the submission and return its id. The same form sent twice returns the same id.
+
+    The form is validated once: what was accepted stays so, even if its arrival window is over by now. Raises
+    FormRejected.
+    """
     organization = public.organization
     # Without any other field that a stranger may add.
     raw = {name: value for name, value in request.POST.items() if name in form.fields}
 
     def make() -> tuple[int, dict[str, Any]]:
+        if not form.is_valid():
+            raise FormRejected(_("Please fix the errors below."))
         _check_rate_limits(public, request)  # sending the same form again does not count
         submission = accept_submission(
             organization, form.submission(), raw=raw, actor=CUSTOMER, idempotency_key=f"{ENDPOINT}:{nonce}"

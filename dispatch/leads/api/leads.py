@@ -126,11 +126,11 @@ class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
         (`conflict.lead`) and does not allow duplicates.
         """
         serializer = NewLeadSerializer(data=request.data, context=self.get_serializer_context())
-        serializer.is_valid(raise_exception=True)
-        fields = dict(serializer.validated_data)
-        campaign = fields.pop("campaign")
 
         def add_lead() -> tuple[int, dict]:
+            serializer.is_valid(raise_exception=True)
+            fields = dict(serializer.validated_data)
+            campaign = fields.pop("campaign")
             (result,) = intake.accept_leads(campaign, [NewLead(**fields)], actor=request.actor)
             if result.error:
                 raise serializers.ValidationError({bulk_intake.field_of(result.error): result.error})
@@ -146,13 +146,13 @@ class LeadViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
     def bulk(self, request: Request) -> Response:
         """Add up to 10,000 leads. Valid leads are added, and invalid leads are reported."""
         serializer = LeadBulkSerializer(data=request.data, context=self.get_serializer_context())
-        serializer.is_valid(raise_exception=True)
-        campaign, entries = serializer.validated_data["campaign"], serializer.validated_data["leads"]
-        return respond_idempotently(
-            request,
-            "leads-bulk",
-            lambda: (201, bulk_intake.accept_entries(campaign, entries, actor=request.actor)),
-        )
+
+        def add_leads() -> tuple[int, dict]:
+            serializer.is_valid(raise_exception=True)
+            campaign, entries = serializer.validated_data["campaign"], serializer.validated_data["leads"]
+            return 201, bulk_intake.accept_entries(campaign, entries, actor=request.actor)
+
+        return respond_idempotently(request, "leads-bulk", add_leads)
 
     @extend_schema(responses={204: None})
     def destroy(self, request: Request, pk: str) -> Response:

@@ -206,10 +206,10 @@ class EventTypeViewSet(
         Disabled endpoints get none. A request repeated with the same Idempotency-Key sends nothing again.
         """
         given = PublishSerializer(data=request.data, context=self.get_serializer_context())
-        given.is_valid(raise_exception=True)
-        asked = given.validated_data
 
         def make() -> tuple[int, dict]:
+            given.is_valid(raise_exception=True)
+            asked = given.validated_data
             sent = services.publish(
                 request.organization.pk, asked["type"], asked["payload"], group=asked.get("group"),
                 actor=request.actor,

@@ -286,10 +286,10 @@ class EndpointViewSet(
         repeated with the same Idempotency-Key rotates once and returns the same secret.
         """
         given = RotationSerializer(data=request.data)
-        given.is_valid(raise_exception=True)
         endpoint_id = self.get_object().pk
 
         def rotate() -> tuple[int, dict]:
+            given.is_valid(raise_exception=True)
             _, secret, until = services.rotate_secret(
                 endpoint_id, actor=request.actor, overlap_s=given.validated_data["overlap_s"]
             )

@@ -7,7 +7,6 @@ from datetime import datetime, timedelta
 from typing import Any, cast
 
 import django_filters
-from django.db import transaction
 from django.db.models import QuerySet
 from drf_spectacular.utils import extend_schema
 from rest_framework import mixins, serializers
@@ -265,13 +264,12 @@ class MessageViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retrieve
         if many and not 1 <= len(request.data) <= MAX_AT_ONCE:
             raise serializers.ValidationError(f"A list must contain 1 to {MAX_AT_ONCE} messages.")
         serializer = SendSerializer(data=request.data, many=many, context=self.get_serializer_context())
-        serializer.is_valid(raise_exception=True)
-        bodies = serializer.validated_data if many else [serializer.validated_data]
-        items = [SendSerializer().to_message(attrs) for attrs in bodies]
 
         def make() -> tuple[int, dict]:
-            with transaction.atomic():
-                accepted = accept_messages(request.organization.pk, items, actor=request.actor)
+            serializer.is_valid(raise_exception=True)
+            bodies = serializer.validated_data if many else [serializer.validated_data]
+            items = [SendSerializer().to_message(attrs) for attrs in bodies]
+            accepted = accept_messages(request.organization.pk, items, actor=request.actor)
             answers = [_accepted(result) for result in accepted]
             return 202, {"messages": answers} if many else answers[0]
 

@@ -49,9 +49,9 @@ class BulkViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMod
         Poll `Location` for progress. A rejected row does not affect the others.
         """
         form = BulkFormSerializer(data=request.data)
-        form.is_valid(raise_exception=True)
 
         def make() -> tuple[int, dict]:
+            form.is_valid(raise_exception=True)
             made = bulk_import.accept_import(
                 request.organization,
                 form.validated_data["defaults"],

@@ -112,9 +112,9 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
     def create(self, request: Request) -> Response:
         """Create a schedule and its first run."""
         form = ScheduleFormSerializer(data=request.data, context=self.get_serializer_context())
-        form.is_valid(raise_exception=True)
 
         def make() -> tuple[int, dict]:
+            form.is_valid(raise_exception=True)
             made = schedule_services.create_schedule(
                 request.organization.pk, dict(form.validated_data), actor=request.actor
             )
@@ -167,11 +167,11 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         """Add one run now, with the schedule's payload or another one. The schedule does not change."""
         schedule = self.get_object()
         form = RunNowSerializer(data=request.data, context={**self.get_serializer_context(), "schedule": schedule})
-        form.is_valid(raise_exception=True)
-        given: dict[str, Any] = dict(form.validated_data)
-        given.setdefault("version", if_match(request))
 
         def make() -> tuple[int, dict]:
+            form.is_valid(raise_exception=True)
+            given: dict[str, Any] = dict(form.validated_data)
+            given.setdefault("version", if_match(request))
             run = schedule_services.run_now(self._pk, actor=request.actor, kind=schedule.kind, **given)
             return 202, RunSerializer(run).data
 
@@ -193,15 +193,17 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         """
         schedule = self.get_object()
         form = BackfillSerializer(data=request.data)
-        form.is_valid(raise_exception=True)
-        given: dict[str, Any] = dict(form.validated_data)
-        since, until = given.pop("since"), given.pop("until", clock.now())
-        if given.pop("preview"):
+        if form.is_valid() and form.validated_data["preview"]:
+            since, until = form.validated_data["since"], form.validated_data.get("until", clock.now())
             found = backfill.preview_backfill(schedule, since, until)
             return Response(_backfilled(found.times, [], is_whole=found.is_whole))
-        given.setdefault("version", if_match(request))
 
         def make() -> tuple[int, dict]:
+            form.is_valid(raise_exception=True)
+            given: dict[str, Any] = dict(form.validated_data)
+            since, until = given.pop("since"), given.pop("until", clock.now())
+            del given["preview"]
+            given.setdefault("version", if_match(request))
             runs = backfill.run_range(schedule.pk, since, until, actor=request.actor, **given)
             return 202, _backfilled([run.trigger_at for run in runs], [run.pk for run in runs], is_whole=True)
 
