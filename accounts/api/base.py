@@ -11,7 +11,8 @@ from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.exceptions import ValidationError as ModelValidationError
-from django.db import models
+from django.db import models, transaction
+from django.shortcuts import get_object_or_404
 from rest_framework import serializers
 from rest_framework.generics import GenericAPIView
 from rest_framework.mixins import (
@@ -210,6 +211,25 @@ class OwnedSerializer(StrictSerializer, serializers.ModelSerializer):
         if problems := self._broken_constraints(row):
             raise serializers.ValidationError(problems)
         return attrs
+
+    def update(self, instance: Any, validated_data: dict[str, Any]) -> Any:
+        """Save only the given fields: others may have changed since the row was read.
+
+        The result has the current values of all fields, and no cached rows. Raises Http404 if the row was deleted
+        meanwhile.
+        """
+        many = {field.name for field in instance._meta.many_to_many}
+        with transaction.atomic():
+            rows = type(instance)._default_manager.select_for_update(no_key=True)
+            get_object_or_404(rows.only("pk"), pk=instance.pk)
+            for name, value in validated_data.items():
+                if name not in many:
+                    setattr(instance, name, value)
+            instance.save(update_fields=[name for name in validated_data if name not in many])
+            for name in many & validated_data.keys():
+                getattr(instance, name).set(validated_data[name])
+        instance.refresh_from_db()
+        return instance
 
     def _broken_constraints(self, row: Any) -> dict[str, list[str]]:
         """Return the messages of violated constraints by field, or by the non-field key if they span several."""

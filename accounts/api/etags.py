@@ -1,7 +1,8 @@
 """Detect concurrent edits with ETags and If-Match (optimistic locking).
 
 A view set with `subject` (the word before the dot in the events of its rows) returns a row with its ETag, accepts
-If-Match on PATCH and DELETE, and appends an Event when it creates, updates or destroys a row:
+If-Match on PATCH and DELETE, and appends an Event when it creates, updates or destroys a row. An edit locks the
+row before it is validated:
 
     class SkillViewSet(VersionedMixin, OrganizationViewSet, mixins.…):      # before the others
         subject = "skill"
@@ -53,22 +54,23 @@ class VersionedMixin:
     notes_itself = False
     accepts_if_match = True  # for the OpenAPI document
 
-    def dispatch(self, request: Any, *args: Any, **kwargs: Any) -> Any:
-        """Run a request with If-Match under the row's lock."""
-        if request.method in EDITS and named_etags(request):
-            with transaction.atomic():
-                return super().dispatch(request, *args, **kwargs)  # type: ignore[misc]
-        return super().dispatch(request, *args, **kwargs)  # type: ignore[misc]
+    def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:
+        """Let an edit run in a transaction, so that it is validated and saved under the row's lock."""
+        super().initial(request, *args, **kwargs)  # type: ignore[misc]
+        name = str(request.method).lower()
+        if request.method in EDITS and (handler := getattr(self, name, None)):
+            setattr(self, name, transaction.atomic(handler))
 
     def get_object(self) -> Any:
+        """Return the row; for an edit, as it is under its lock, and only in a version that If-Match names."""
         row = super().get_object()  # type: ignore[misc]
         request: Request = self.request  # type: ignore[attr-defined]
-        named = named_etags(request)
-        if request.method not in EDITS or not named:
+        if request.method not in EDITS:
             return row
         self.lock_row(row)
         row = get_object_or_404(self.get_queryset(), pk=row.pk)  # type: ignore[attr-defined]
-        if self.etag_of(row) not in named:
+        named = named_etags(request)
+        if named and self.etag_of(row) not in named:
             raise self._stale(row)
         return row
 

@@ -56,7 +56,16 @@ class SpendCapView(APIView):
     @extend_schema(request=SpendCapSerializer(partial=True), responses=SpendCapSerializer)
     def patch(self, request: Request) -> Response:
         """Change the cap. A raised or removed cap lets calls and texts continue at once."""
-        cap = _cap_of(request)
+        try:
+            with transaction.atomic():
+                self._change(request)
+        except IntegrityError:  # another request added it
+            raise Conflict("The cap has just been added. Read it again.") from None
+        return Response(SpendCapSerializer(_cap_of(request)).data)
+
+    def _change(self, request: Request) -> None:
+        """Validate the body and save what it changes, under the cap's lock."""
+        cap = _cap_of(request, SpendCap.objects.select_for_update(no_key=True))
         given = SpendCapSerializer(cap, data=request.data, partial=True)
         given.is_valid(raise_exception=True)
         changed: dict[str, Any] = {
@@ -64,18 +73,13 @@ class SpendCapView(APIView):
         }
         for name, value in changed.items():
             setattr(cap, name, value)
-        try:
-            with transaction.atomic():
-                if changed:
-                    spend_caps.save_cap(cap, changed, actor=request.actor)
-        except IntegrityError:  # another request added it
-            raise Conflict("The cap has just been added. Read it again.") from None
-        return Response(SpendCapSerializer(_cap_of(request)).data)
+        if changed:
+            spend_caps.save_cap(cap, changed, actor=request.actor)
 
 
-def _cap_of(request: Request) -> SpendCap:
+def _cap_of(request: Request, caps: Any = SpendCap.objects) -> SpendCap:
     """Return the organization's cap, or an unsaved one without an amount."""
-    cap: SpendCap | None = SpendCap.objects.of(request.organization).first()
+    cap: SpendCap | None = caps.filter(organization=request.organization).first()
     return cap or SpendCap(organization=request.organization)
 
 

@@ -16,7 +16,7 @@ from rest_framework.views import APIView
 from accounts.api.base import DeletableViewSet, OwnedSerializer, OwnedSlugRelatedField
 from accounts.api.etags import StaleResource, VersionedMixin, compute_etag, named_etags
 from accounts.auth.permissions import MEMBER
-from accounts.models import ApiKey, Organization
+from accounts.models import ApiKey, Organization, User
 from accounts.tenancy import user_of
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import events
@@ -72,10 +72,14 @@ class PreferenceView(APIView):
             raise Http404
         body = PreferenceSerializer(data=request.data, partial=True)
         body.is_valid(raise_exception=True)
-        before = _preferences(request)[kind]
-        names = ("shown", "email", "sms", "voice", "chat", "push")
-        wants = Wants(**{name: body.validated_data.get(name, before[name]) for name in names})
-        services.save_preference(user_of(request), request.organization.pk, kind, wants, actor=request.actor)
+        user = user_of(request)
+        with transaction.atomic():
+            # Without a choice there is no row to lock, so one user's changes wait for each other.
+            User.objects.select_for_update(no_key=True).get(pk=user.pk)
+            before = _preferences(request)[kind]
+            names = ("shown", "email", "sms", "voice", "chat", "push")
+            wants = Wants(**{name: body.validated_data.get(name, before[name]) for name in names})
+            services.save_preference(user, request.organization.pk, kind, wants, actor=request.actor)
         return Response(PreferenceSerializer(_preferences(request)[kind]).data)
 
 

@@ -309,18 +309,7 @@ class CampaignSerializer(OwnedSerializer):
         return self._write(super().create, validated_data)
 
     def update(self, instance: Campaign, validated_data: dict[str, Any]) -> Campaign:
-        return self._write(partial(self._update_fields, instance), validated_data)
-
-    def _update_fields(self, campaign: Campaign, data: dict[str, Any]) -> Campaign:
-        """Save only the given fields: others may have changed since the row was read, such as its pause.
-
-        The result has the current values of all fields, and no cached rows.
-        """
-        for name, value in data.items():
-            setattr(campaign, name, value)
-        campaign.save(update_fields=list(data))
-        campaign.refresh_from_db()
-        return campaign
+        return self._write(partial(super().update, instance), validated_data)
 
     def _write(self, write: Any, data: dict[str, Any]) -> Campaign:
         rules, branches = data.pop("retry_rules", None), data.pop("branches", None)

@@ -10,6 +10,7 @@ from typing import Any
 
 import django_filters
 from django.conf import settings
+from django.db import transaction
 from django.db.models import QuerySet
 from django.urls import reverse
 from drf_spectacular.utils import extend_schema
@@ -130,14 +131,14 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
     )
     def partial_update(self, request: Request, **kwargs: Any) -> Response:
         """Change a schedule. A new timing replaces the next run. Runs in progress continue."""
-        schedule = self.get_object()
-        form = ScheduleFormSerializer(
-            schedule, data=request.data, partial=True, context=self.get_serializer_context()
-        )
-        form.is_valid(raise_exception=True)
-        schedule_services.change_schedule(
-            schedule.pk, dict(form.validated_data), actor=request.actor, version=if_match(request)
-        )
+        self.get_object()
+        with transaction.atomic():  # a timing is validated, and saved, together with the fields that stay
+            schedule = schedule_services.lock_schedule(self._pk, if_match(request))
+            form = ScheduleFormSerializer(
+                schedule, data=request.data, partial=True, context=self.get_serializer_context()
+            )
+            form.is_valid(raise_exception=True)
+            schedule_services.change_schedule(schedule.pk, dict(form.validated_data), actor=request.actor)
         return self._current()
 
     @extend_schema(responses={204: None}, parameters=[IF_MATCH])
