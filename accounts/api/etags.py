@@ -79,11 +79,16 @@ class VersionedMixin:
         get_object_or_404(type(row)._default_manager.select_for_update(no_key=True, of=("self",)), pk=row.pk)
 
     def etag_of(self, row: Any) -> str:
+        """Return the ETag of the row as a response shows it."""
+        return self._etag_of_shown(self._serializer(row).data)
+
+    def _etag_of_shown(self, shown: dict[str, Any]) -> str:
         """Return the ETag of the editable fields, without values that change by themselves (a position)."""
-        serializer = self.get_serializer_class()(row, context=self.get_serializer_context())  # type: ignore[attr-defined]
-        editable = [name for name, field in serializer.fields.items() if not field.read_only]
-        shown = {name: serializer.data[name] for name in editable if name in serializer.data}
-        return compute_etag([row.pk, shown])
+        editable = [name for name, field in self._serializer().fields.items() if not field.read_only]
+        return compute_etag([shown["id"], {name: shown[name] for name in editable if name in shown}])
+
+    def _serializer(self, *row: Any) -> Any:
+        return self.get_serializer_class()(*row, context=self.get_serializer_context())  # type: ignore[attr-defined]
 
     def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
         response = super().finalize_response(request, response, *args, **kwargs)  # type: ignore[misc]
@@ -91,9 +96,7 @@ class VersionedMixin:
         data: Any = getattr(response, "data", None)
         is_row = action in ("retrieve", "create", "update", "partial_update") and isinstance(data, dict)
         if is_row and response.status_code < 300 and "id" in data:
-            row = self.get_queryset().filter(pk=data["id"]).first()  # type: ignore[attr-defined]
-            if row is not None:
-                response["ETag"] = self.etag_of(row)
+            response["ETag"] = self._etag_of_shown(data)  # not of the row, which may have changed meanwhile
         return response
 
     # --- events -----------------------------------------------------------------------------------------------

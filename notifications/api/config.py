@@ -230,7 +230,8 @@ class EscalationView(APIView):
         return self._answer(request)
 
     def _answer(self, request: Request) -> Response:
-        return Response(self._data(request), headers={"ETag": self._etag(request)})
+        shown = self._data(request)
+        return Response(shown, headers={"ETag": compute_etag(shown)})
 
     def _etag(self, request: Request) -> str:
         return compute_etag(self._data(request))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import pytest
 from django.core.exceptions import ValidationError
 
+from dispatch.capacity.api import PoolSerializer
 from dispatch.capacity.models import DispatchPool, OutboundNumber, ProviderAccount
 from dispatch.core.models import Event
 from dispatch.jobs.models import DispatchPolicy, ServiceType
 from dispatch.outbox.models import Endpoint
 from dispatch.technicians.models import Skill, Technician
-from notifications.models import Alert, Route
+from notifications.api import config
+from notifications.models import Alert, EscalationPolicy, Route
 from tests.api.client import Api
 
 pytestmark = pytest.mark.django_db
@@ -75,6 +77,60 @@ def test_the_escalation_policy_has_a_version_too(ours):
     step = {"audience": "dispatchers", "after_s": 30}
     assert api.send("PUT", "escalation-policy/", {"steps": [step]}, If_Match=read).status_code == 200
     assert api.send("PUT", "escalation-policy/", {"steps": []}, If_Match=read).status_code == 409
+
+
+def test_etag_is_of_the_values_in_the_response(ours, monkeypatch):
+    api, pool = Api(user=ours.admin), ours.row(DispatchPool)
+    show = PoolSerializer.to_representation
+
+    def change_meanwhile(self, row):
+        shown = show(self, row)
+        DispatchPool.objects.filter(pk=row.pk).update(concurrency=9)
+        return shown
+
+    with monkeypatch.context() as patched:
+        patched.setattr(PoolSerializer, "to_representation", change_meanwhile)
+        read = api.get(f"pools/{pool.pk}/")
+    assert read.json()["concurrency"] == pool.concurrency
+    stale = api.patch(f"pools/{pool.pk}/", {"name": "New"}, If_Match=read["ETag"])
+    assert (stale.status_code, stale.json()["type"]) == (409, "urn:dispatch:problem:stale")
+
+
+def test_etag_of_the_escalation_policy_is_of_the_values_in_the_response(ours, monkeypatch):
+    api = Api(user=ours.admin)
+    api.send("PUT", "escalation-policy/", {"repeat_s": 60})
+    plan_of = config.plan_of
+
+    def change_meanwhile(organization_id):
+        plan = plan_of(organization_id)
+        EscalationPolicy.objects.update(repeat_s=90)
+        return plan
+
+    with monkeypatch.context() as patched:
+        patched.setattr(config, "plan_of", change_meanwhile)
+        read = api.get("escalation-policy/")
+    assert read.json()["repeat_s"] == 60
+    assert api.send("PUT", "escalation-policy/", {"repeat_s": 30}, If_Match=read["ETag"]).status_code == 409
+
+
+CREATED = [
+    ("pools", {"code": "front", "name": "Front"}),
+    ("service-types", {"code": "drain", "name": "Drain", "required_skills": [], "spoken_name": " drain "}),
+    ("policies", {"rounds": 2, "quiet_from": "21:00", "quiet_until": "07:30", "quiet_for": "normal"}),
+    ("technicians", {"name": "Cy", "phone": "(602) 555-0188", "lat": "33.450000001", "lng": -112, "shifts": []}),
+    ("skills", {"code": "pumps", "name": "Pumps"}),
+    ("notification-rules", {"kind": "endpoint.disabled", "to": "dispatchers"}),
+]
+
+
+@pytest.mark.parametrize(("path", "body"), CREATED, ids=[row[0] for row in CREATED])
+def test_created_row_has_the_etag_of_its_next_read(ours, path, body):
+    for model in (DispatchPolicy, Route):
+        model.objects.all().delete()
+    api = Api(user=ours.admin)
+    made = api.post(f"{path}/", body)
+    assert made.status_code == 201, made.content
+    assert made["ETag"] == api.get(f"{path}/{made.json()['id']}/")["ETag"]
 
 
 def test_token_is_write_only(ours):
