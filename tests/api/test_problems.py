@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from urllib.parse import quote
 
 import pytest
+from django.db import OperationalError
 from django.test import Client, RequestFactory
 from django.urls import path
 from rest_framework import serializers
@@ -14,6 +15,7 @@ from accounts.auth.permissions import ANYONE
 from accounts.models import ApiKey
 from dispatch.core.api import problems
 from dispatch.core.events import Actor
+from dispatch.technicians.models import Skill
 from tests.api.client import Api
 from tests.support import factories as make
 
@@ -33,7 +35,7 @@ class OuterSerializer(serializers.Serializer):
 
 
 class BrokenView(APIView):
-    required = {"get": ANYONE, "post": ANYONE, "delete": ANYONE}
+    required = {"get": ANYONE, "post": ANYONE, "delete": ANYONE, "put": ANYONE, "patch": ANYONE}
 
     def get(self, request):
         raise RuntimeError("the password is swordfish")
@@ -48,6 +50,14 @@ class BrokenView(APIView):
             at=datetime(2026, 3, 10, tzinfo=UTC),
             version=3,
         )
+
+    def put(self, request):
+        make.skill(make.organization(), "kept")
+        raise OperationalError("server closed the connection unexpectedly")  # when the response is read
+
+    def patch(self, request):
+        make.skill(make.organization(), "kept")
+        raise RuntimeError("after the commit")
 
 
 class UndescribedView(APIView):
@@ -178,6 +188,31 @@ def test_server_error_reveals_no_internals_with_debug(broken, settings):
     answer = broken.get("broken/")
     is_problem(answer, 500, "error")
     assert b"swordfish" not in answer.content
+
+
+@pytest.mark.parametrize(("method", "status", "code"), [("PUT", 503, "unavailable"), ("PATCH", 500, "error")])
+def test_failure_after_a_commit_does_not_say_that_nothing_was_saved(broken, method, status, code):
+    detail = is_problem(broken.send(method, "broken/"), status, code)["detail"]
+    assert Skill.objects.filter(code="kept").exists()
+    assert "may or may not have been saved" in detail
+
+
+def test_only_a_request_that_was_not_begun_says_that_nothing_was_saved():
+    api, page = RequestFactory().post("/api/v1/x/"), RequestFactory().post("/board/")
+    for request, in_doubt in (
+        (api, "may or may not have been saved"),
+        (page, "check whether your change was saved"),
+    ):
+        try:
+            raise OperationalError("server closed the connection unexpectedly")
+        except OperationalError:
+            begun = problems.server_error(request)
+        refused = problems.unavailable(request.path, problems.Busy)
+        assert (begun.status_code, refused.status_code) == (503, 503)
+        assert (begun["Retry-After"], refused["Retry-After"]) == ("5", "5")
+        assert in_doubt in begun.content.decode()
+        assert "Nothing was saved" not in begun.content.decode()
+        assert "Nothing was saved" in refused.content.decode()
 
 
 def test_a_conflict_says_who_did_what_when(broken):

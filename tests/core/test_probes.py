@@ -164,6 +164,7 @@ class Asked:
             self._headers.append((b"authorization", authorization.encode()))
         self.status: int | None = None
         self.headers: dict[str, str] = {}
+        self.body = b""
         self._application, self._path = application, path
 
     async def run(self) -> Asked:
@@ -179,6 +180,8 @@ class Asked:
             if message["type"] == "http.response.start":
                 self.status = message["status"]
                 self.headers = {name.decode().lower(): value.decode() for name, value in message["headers"]}
+            else:
+                self.body += message.get("body", b"")
 
         scope = {"type": "http", "path": self._path, "method": "GET", "headers": self._headers}
         await self._application(scope, receive, send)

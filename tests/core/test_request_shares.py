@@ -101,6 +101,7 @@ def test_one_caller_leaves_places_for_others_to_wait(handler: Callable[..., Thre
         waiting = await begin(application, *[GREEDY] * 6)
         refused = await Asked(application, "/quick/", GREEDY).run()
         assert (refused.status, refused.headers["retry-after"]) == (503, "5")
+        assert b"Nothing was saved" in refused.body
         waiting += await begin(application, SMALL, SMALL, "")
         assert await ends(waiting) == [200] * 9
 

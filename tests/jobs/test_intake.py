@@ -381,6 +381,7 @@ def test_lost_reply_of_the_database_stores_one_submission(paths: Any, monkeypatc
             "5",
             "urn:dispatch:problem:unavailable",
         )
+        assert "may or may not have been saved" in json.loads(body)["detail"]
     assert Submission.objects.count() == 1
     assert short.send(with_key("order-1"))[0] == 202  # the client asks again
     assert Submission.objects.count() == 1

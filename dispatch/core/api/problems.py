@@ -44,6 +44,8 @@ MAX_ERRORS = 50
 MAX_DETAIL_LENGTH = 1000
 MAX_FIELD_LENGTH = 200
 RETRY_AFTER_S = 5  # seconds, for responses that ask the client to retry
+_IN_DOUBT = "A change may or may not have been saved."
+_FAILED = f"The request failed and was logged. {_IN_DOUBT} Read the resource before you send it again."
 _TITLES = {"validation_error": "Not valid", "error": "Something went wrong"}
 
 
@@ -122,14 +124,24 @@ class TooLarge(exceptions.APIException):
 
 
 class Unavailable(exceptions.APIException):
-    """503: nothing was changed, and the same request may succeed after `wait` seconds."""
+    """503: the same request may succeed after `wait` seconds.
+
+    It may have been saved: the reply to a commit can be lost, or the database can fail when the response is read.
+    """
 
     status_code = status.HTTP_503_SERVICE_UNAVAILABLE
     default_detail = (
-        "The service is busy or its database does not respond. Nothing was saved; try again in a moment."
+        f"The service is busy or its database does not respond. {_IN_DOUBT} Repeat it in a moment with the same "
+        "Idempotency-Key, or read the resource first."
     )
     default_code = "unavailable"
     wait = RETRY_AFTER_S
+
+
+class Busy(Unavailable):
+    """503: the request was not begun, so nothing was saved."""
+
+    default_detail = "The service is busy. Nothing was saved; try again in a moment."
 
 
 class ProblemFormatter(ExceptionFormatter):
@@ -181,7 +193,7 @@ class ProblemHandler(ExceptionHandler):
     def convert_unhandled_exceptions(self, exc: Exception) -> exceptions.APIException:
         if isinstance(exc, exceptions.APIException):
             return exc
-        return exceptions.APIException("The request failed and was logged. Nothing was saved.")
+        return exceptions.APIException(_FAILED)
 
     def get_response(self, exc: exceptions.APIException, data: dict) -> Response:
         return Response(data, status=exc.status_code, headers=self.get_headers(exc), content_type=CONTENT_TYPE)
@@ -207,12 +219,12 @@ def problem_response(status_code: int, code: str, detail: str = "") -> HttpRespo
     return HttpResponse(content, status=status_code, content_type=CONTENT_TYPE)
 
 
-def unavailable(path: str) -> HttpResponse:
-    """Return a 503 with Retry-After: nothing was changed, and the same request may succeed in a moment.
+def unavailable(path: str, refusal: type[Unavailable] = Unavailable) -> HttpResponse:
+    """Return a 503 with Retry-After: the same request may succeed in a moment. Busy: it was not begun.
 
     Programs get a problem, browsers a page.
     """
-    answer = _problem_or_page(path, Unavailable)
+    answer = _problem_or_page(path, refusal)
     answer["Retry-After"] = str(RETRY_AFTER_S)
     return answer
 
@@ -222,7 +234,8 @@ def _problem_or_page(path: str, refusal: type[exceptions.APIException]) -> HttpR
     status_code = refusal.status_code
     if path.startswith(_PAGELESS):
         return problem_response(status_code, refusal.default_code, str(refusal.default_detail))
-    return HttpResponse(loader.render_to_string(f"{status_code}.html"), status=status_code)
+    page = loader.render_to_string(f"{status_code}.html", {"was_begun": refusal is not Busy})
+    return HttpResponse(page, status=status_code)
 
 
 @csrf_exempt  # nothing is changed, and the response must say that the URL is wrong
@@ -272,11 +285,7 @@ def server_error(request: HttpRequest) -> HttpResponseBase:
     if is_missing_reference(error):
         log.warning("missing_reference", error=str(error))
         return _problem_or_page(request.path_info, MissingReference)
-    return (
-        problem_response(500, "error", "The request failed.")
-        if _is_api(request)
-        else defaults.server_error(request)
-    )
+    return problem_response(500, "error", _FAILED) if _is_api(request) else defaults.server_error(request)
 
 
 def _is_api(request: HttpRequest) -> bool:

@@ -87,7 +87,7 @@ class ThreadedASGIHandler(ASGIHandler):
     ) -> HttpResponseBase:
         caller, received = self.shares.caller_of(scope), time.monotonic()
         if not self.shares.enter(caller):
-            return problems.unavailable(scope["path"])
+            return problems.unavailable(scope["path"], problems.Busy)
         try:
             await self.shares.take_thread(caller)
             try:
@@ -101,7 +101,7 @@ class ThreadedASGIHandler(ASGIHandler):
     def _answer_in_time(self, scope: dict[str, Any], body: IO[bytes], received: float) -> HttpResponseBase:
         """Return the response, or immediately a 503 if the request has waited too long for its thread."""
         if time.monotonic() - received > self._longest_wait_s:
-            return problems.unavailable(scope["path"])
+            return problems.unavailable(scope["path"], problems.Busy)
         return self._answer(scope, body)
 
     def _answer(self, scope: dict[str, Any], body: IO[bytes]) -> HttpResponseBase:
