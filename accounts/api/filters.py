@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 import django_filters
+from django import forms
 from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 from django_filters.rest_framework import DjangoFilterBackend, FilterSet
@@ -16,8 +17,30 @@ from accounts.scoping import of_organization
 from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
 
 
+class _BooleanField(forms.NullBooleanField):
+    """Accept true, false, 1 and 0. Anything else is an error, where Django's fields take it as no value."""
+
+    widget = forms.TextInput
+    values: Mapping[str, bool] = {"true": True, "1": True, "false": False, "0": False}
+
+    def to_python(self, value: Any) -> Any:
+        if value in self.empty_values:
+            return None
+        if (found := self.values.get(str(value).strip().lower())) is None:
+            raise forms.ValidationError("Must be true or false.", code="invalid")
+        return found
+
+
+class BooleanFilter(django_filters.BooleanFilter):
+    """Filter by true or false; any other value is a 400. `OwnedFilterSet` uses it for boolean columns, too."""
+
+    field_class = _BooleanField
+
+
 class OwnedFilterSet(FilterSet):
-    """Reject another organization's id and an impossible date-time as invalid (400)."""
+    """Reject another organization's id, an impossible date-time and what is no boolean as invalid (400)."""
+
+    FILTER_DEFAULTS = {**FilterSet.FILTER_DEFAULTS, models.BooleanField: {"filter_class": BooleanFilter}}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

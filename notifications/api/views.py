@@ -15,6 +15,7 @@ from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
 from accounts.api.base import OrganizationViewSet, OwnedFilterSet
+from accounts.api.filters import BooleanFilter
 from accounts.auth.permissions import MEMBER
 from accounts.models import ApiKey
 from accounts.tenancy import user_of
@@ -35,7 +36,7 @@ from notifications.services.acknowledgement import APP
 class NotificationFilter(OwnedFilterSet):
     """Filter notifications: `?unread=true&level=critical`."""
 
-    unread = django_filters.BooleanFilter(field_name="read_at", lookup_expr="isnull")
+    unread = BooleanFilter(field_name="read_at", lookup_expr="isnull")
 
     class Meta:
         model = Notification

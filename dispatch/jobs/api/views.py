@@ -19,6 +19,7 @@ from rest_framework.routers import SimpleRouter
 from structlog.contextvars import bind_contextvars
 
 from accounts.api.base import OrganizationViewSet, OwnedFilterSet, respond_idempotently
+from accounts.api.filters import BooleanFilter
 from accounts.auth.permissions import is_allowed
 from accounts.models import ApiKey
 from dispatch.core.api.idempotency import HEADER
@@ -120,7 +121,7 @@ class JobFilter(OwnedFilterSet):
     technician = django_filters.ModelChoiceFilter(queryset=Technician.objects.all())
     created_after = django_filters.IsoDateTimeFilter("created_at", lookup_expr="gte")
     created_before = django_filters.IsoDateTimeFilter("created_at", lookup_expr="lt")
-    needs_attention = django_filters.BooleanFilter(method="by_attention")
+    needs_attention = BooleanFilter(method="by_attention")
     duplicate_state = django_filters.ChoiceFilter(choices=Job.DuplicateState.choices[1:])
 
     class Meta:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import django_filters
 from django.db import transaction
 from drf_spectacular.utils import extend_schema
 from rest_framework import mixins
@@ -13,7 +12,7 @@ from rest_framework.routers import SimpleRouter
 from rest_framework.serializers import BaseSerializer
 
 from accounts.api.base import OrganizationViewSet, OwnedFilterSet
-from accounts.api.filters import PhoneFilter
+from accounts.api.filters import BooleanFilter, PhoneFilter
 from accounts.models import ApiKey
 from dispatch.core.api.problems import Conflict
 from dispatch.leads.api.calling_rule_serializers import (
@@ -75,7 +74,7 @@ class ConsentFilter(OwnedFilterSet):
     """Filter consents: `?phone=%2B16025550134&purpose=marketing&is_withdrawn=false`."""
 
     phone = PhoneFilter()
-    is_withdrawn = django_filters.BooleanFilter(field_name="withdrawn_at", lookup_expr="isnull", exclude=True)
+    is_withdrawn = BooleanFilter(field_name="withdrawn_at", lookup_expr="isnull", exclude=True)
 
     class Meta:
         model = Consent

@@ -16,6 +16,7 @@ from rest_framework.response import Response
 from rest_framework.routers import SimpleRouter
 
 from accounts.api.base import OrganizationViewSet, OwnedFilterSet, OwnedSlugRelatedField, respond_idempotently
+from accounts.api.filters import BooleanFilter
 from accounts.models import ApiKey
 from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
@@ -368,7 +369,7 @@ class GroupFilter(OwnedFilterSet):
     """Filter groups: `?blocked=true&endpoint=ERP&name=job:7`."""
 
     endpoint = django_filters.CharFilter(field_name="endpoint__name")
-    blocked = django_filters.BooleanFilter(field_name="blocked_by", lookup_expr="isnull", exclude=True)
+    blocked = BooleanFilter(field_name="blocked_by", lookup_expr="isnull", exclude=True)
 
     class Meta:
         model = MessageGroup

@@ -21,6 +21,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from accounts.api.base import OrganizationViewSet, OwnedFilterSet, respond_idempotently
+from accounts.api.filters import BooleanFilter
 from accounts.auth.permissions import is_allowed
 from accounts.models import ApiKey
 from dispatch.core import clock
@@ -53,7 +54,7 @@ class ScheduleFilter(OwnedFilterSet):
 
     status = django_filters.MultipleChoiceFilter(choices=Schedule.Status.choices)
     name = django_filters.CharFilter(lookup_expr="icontains")
-    failing = django_filters.BooleanFilter(method="by_failing")
+    failing = BooleanFilter(method="by_failing")
     next_after = django_filters.IsoDateTimeFilter("next_at", lookup_expr="gte")
     next_before = django_filters.IsoDateTimeFilter("next_at", lookup_expr="lt")
     bulk = django_filters.NumberFilter("bulk_id", min_value=1, max_value=2**63 - 1)
