@@ -11,6 +11,7 @@ from drf_spectacular.utils import OpenApiResponse, extend_schema, extend_schema_
 from rest_framework import mixins, serializers, status
 from rest_framework.decorators import action
 from rest_framework.exceptions import NotFound
+from rest_framework.negotiation import BaseContentNegotiation
 from rest_framework.parsers import MultiPartParser
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -26,6 +27,18 @@ from dispatch.leads.services import recordings
 
 _READ, _MANAGE = ApiKey.Scope.READ, ApiKey.Scope.MANAGE
 _EITHER = "Send either a file or a URL."
+
+
+class _AnyAccept(BaseContentNegotiation):
+    """Accept every Accept header: a file is returned as what it is, and a problem as JSON."""
+
+    def select_parser(self, request: Request, parsers: Any) -> Any:
+        return parsers[0]
+
+    def select_renderer(
+        self, request: Request, renderers: Any, format_suffix: str | None = None
+    ) -> tuple[Any, str]:
+        return renderers[0], renderers[0].media_type
 
 
 class RecordingSerializer(StrictSerializer, serializers.ModelSerializer):
@@ -119,7 +132,7 @@ class RecordingViewSet(
             (200, "audio/mpeg"): OpenApiResponse(OpenApiTypes.BINARY),
         }
     )
-    @action(detail=True, methods=["get"])
+    @action(detail=True, methods=["get"], content_negotiation_class=_AnyAccept)
     def audio(self, request: Request, pk: str) -> HttpResponse:
         """Download the file. A 404 for a recording with a URL."""
         recording = self.get_object()
