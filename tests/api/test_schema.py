@@ -127,3 +127,14 @@ def test_admin_loads_no_third_party_resources():
         assert address.startswith(("/", "data:")), address
     assert "dispatch/alerts.js" in page
     assert 'id="notices"' in page
+
+
+@pytest.mark.parametrize("document", ["schema/", "schema/webhooks/"])
+@pytest.mark.parametrize(
+    ("query", "accept", "status"),
+    [("?format=foo", "*/*", 404), ("", "text/html", 406), ("?format=foo", "application/yaml", 404)],
+)
+def test_errors_of_the_documents_are_problems_in_json(document, query, accept, status):
+    answer = Api().get(f"{document}{query}", Accept=accept)
+    assert (answer.status_code, answer["Content-Type"]) == (status, "application/problem+json")
+    assert answer.json()["status"] == status

@@ -28,6 +28,7 @@ from drf_standardized_errors.formatter import ExceptionFormatter
 from drf_standardized_errors.handler import ExceptionHandler
 from rest_framework import exceptions, status
 from rest_framework.fields import get_error_detail
+from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
 
@@ -173,7 +174,7 @@ class ProblemFormatter(ExceptionFormatter):
 class ProblemHandler(ExceptionHandler):
     """Handle exceptions like drf-standardized-errors, but return 4xx for requests that Django itself rejects.
 
-    It also sets the content type of problems.
+    It also renders problems as JSON, and sets their content type, in views that respond with something else.
     """
 
     def convert_known_exceptions(self, exc: Exception) -> Exception:
@@ -196,6 +197,9 @@ class ProblemHandler(ExceptionHandler):
         return exceptions.APIException(_FAILED)
 
     def get_response(self, exc: exceptions.APIException, data: dict) -> Response:
+        request: Any = self.context["request"]
+        if not isinstance(getattr(request, "accepted_renderer", None), JSONRenderer):
+            request.accepted_renderer, request.accepted_media_type = JSONRenderer(), JSONRenderer.media_type
         return Response(data, status=exc.status_code, headers=self.get_headers(exc), content_type=CONTENT_TYPE)
 
 
