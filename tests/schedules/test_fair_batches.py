@@ -13,6 +13,7 @@ from dispatch.core.db import due_rows, prepared
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.schedules import kinds, sql
 from dispatch.schedules.models import Run
+from dispatch.schedules.services import executor
 from dispatch.schedules.services.executor import claim_due_runs, find_due_ids
 from tests.harness.schedules import ALL, World
 from tests.support.copies import copy_row
@@ -42,6 +43,18 @@ def test_one_run_of_a_small_organization_is_in_the_first_batch(world: World, due
     claimed = claim_due_runs(ALL, BATCH)
     served = Run.objects.filter(pk__in=greedy).exclude(status="scheduled").count()
     assert (claimed.taken, served) == (BATCH, BATCH - 1)
+    assert Run.objects.get(pk=own).status == "in_progress"
+
+
+@pytest.mark.parametrize("due_s", [1, 7200])
+def test_runs_that_take_long_to_plan_delay_no_run_of_another_organization(
+    world: World, due_s: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executor, "PLANNING_S", -1.0)
+    other, now = World(), clock.now()
+    add_runs(world, 20, now - timedelta(days=1))
+    (own,) = add_runs(other, 1, now - timedelta(seconds=due_s))
+    assert claim_due_runs(ALL, BATCH).taken == 2
     assert Run.objects.get(pk=own).status == "in_progress"
 
 
