@@ -27,6 +27,6 @@ def bulk_create(bulk_id: int) -> None:
     bulk_import.work_import(bulk_id)
 
 
-def refresh_calendar(calendar_id: int) -> None:
+def refresh_calendar(calendar_id: int, refresh_at: str = "") -> None:
     """Read an exclusion calendar again and apply it to schedules. Queue: dispatch-import-queue."""
-    calendars.refresh_calendar(calendar_id)
+    calendars.refresh_calendar(calendar_id, refresh_at)

@@ -73,7 +73,7 @@ def accept_import(
             for first in range(0, len(items), PART)
         )
         events.append(organization.pk, "bulk.received", bulk.pk, actor=actor, total=bulk.total)
-        queues.enqueue(settings.SCHEDULE_IMPORT_QUEUE, TASK, bulk.pk)
+        _enqueue(bulk)
     return bulk
 
 
@@ -85,7 +85,7 @@ def work_import(bulk_id: int) -> int:
         if not work_part(bulk_id):
             return done
         done += 1
-    queues.enqueue(settings.SCHEDULE_IMPORT_QUEUE, TASK, bulk_id)
+    _enqueue(BulkImport.objects.get(pk=bulk_id))
     return done
 
 
@@ -149,8 +149,13 @@ def enqueue_stalled() -> int:
     stalled = [bulk for bulk in waiting if (bulk.worked_at or bulk.created_at) < before]
     for bulk in stalled:
         BulkImport.objects.filter(pk=bulk.pk).update(worked_at=clock.now())
-        queues.enqueue(settings.SCHEDULE_IMPORT_QUEUE, TASK, bulk.pk)
+        _enqueue(bulk)
     return len(stalled)
+
+
+def _enqueue(bulk: BulkImport) -> None:
+    """Enqueue the import after the commit, in the turn of its organization."""
+    queues.enqueue(settings.SCHEDULE_IMPORT_QUEUE, TASK, bulk.pk, organization_id=bulk.organization_id)
 
 
 def _validate_rows(

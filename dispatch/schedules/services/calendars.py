@@ -3,6 +3,11 @@
 A calendar's entries come from an iCalendar file, given as text or by a URL. A task reads the URL once a day; a
 failure keeps the last good copy. A new version is applied to the next runs of the schedules that name the
 calendar, and the executor checks each due run against the current version besides.
+
+`refresh_at` divides the messages of a calendar into those that are waiting and those that are void. A message
+names the `refresh_at` that was set when it was sent, and is void once the row has another one. A refresh that
+begins sets its own. So requests while a message waits cause no further refresh, and one during a refresh causes
+exactly one.
 """
 
 from __future__ import annotations
@@ -35,6 +40,8 @@ REFRESH_EVERY = timedelta(days=1)
 RETRY_AFTER = timedelta(hours=1)
 # A refresh that was enqueued and has not ended is enqueued again after this time.
 STALLED_AFTER = timedelta(minutes=10)
+# Likewise a refresh that has begun. It is longer by more than a refresh takes, which tells the two apart.
+BEGUN_STALLED_AFTER = STALLED_AFTER + timedelta(minutes=5)
 FETCH_TIMEOUT_S = 20.0
 # Calendars enqueued, and schedules read, in one step.
 BATCH, SCHEDULES = 50, 500
@@ -78,6 +85,7 @@ def create_calendar(
         _append_event(calendar, "created", actor, entries=len(entries))
         if url:
             _enqueue(calendar)
+            calendar.save(update_fields=["refresh_at"])
     return calendar
 
 
@@ -102,7 +110,7 @@ def change_calendar(
             _replace_entries(calendar, entries)
             _enqueue(calendar)
         elif given.get("url") and given["url"] != calendar.url:
-            calendar.url, calendar.refresh_at = given["url"], now
+            calendar.url = given["url"]
             _enqueue(calendar)
         _saved(calendar)
         _append_event(calendar, "changed", actor, fields=sorted(given))
@@ -125,7 +133,6 @@ def request_refresh(calendar_id: int, *, actor: Actor) -> ExclusionCalendar:
     """Read the calendar's URL soon, instead of at its next time."""
     with transaction.atomic():
         calendar = ExclusionCalendar.objects.select_for_update(no_key=True).get(pk=calendar_id)
-        calendar.refresh_at = clock.now()
         _enqueue(calendar)
         calendar.save(update_fields=["refresh_at"])
         _append_event(calendar, "refresh_requested", actor)
@@ -144,12 +151,13 @@ def enqueue_due() -> float | None:
     return 0.0 if len(calendars) == BATCH else None
 
 
-def refresh_calendar(calendar_id: int) -> None:
+def refresh_calendar(calendar_id: int, refresh_at: str = "") -> None:
     """Read the calendar again, from its URL or its text, and apply it to schedules. The RQ task.
 
-    Recurring events are expanded for a window of time, so a text is read again, too.
+    Recurring events are expanded for a window of time, so a text is read again, too. `refresh_at` is that of the
+    message, which is void if the calendar has another one.
     """
-    calendar = ExclusionCalendar.objects.filter(pk=calendar_id).first()
+    calendar = _begin_refresh(calendar_id, refresh_at)
     if calendar is None:
         return
     now, entries, error, content = clock.now(), None, "", calendar.content
@@ -171,10 +179,21 @@ def refresh_calendar(calendar_id: int) -> None:
             locked.content, locked.refreshed_at = content, now
             if entries != locked.entries:
                 _replace_entries(locked, entries)
-        is_applied = locked.applied_version == locked.version
-        locked.refresh_at = now + (RETRY_AFTER if error else REFRESH_EVERY if is_applied else STALLED_AFTER)
         locked.save()
     apply_calendar(calendar_id)
+    refreshes = ExclusionCalendar.objects.filter(pk=calendar_id, refresh_at=calendar.refresh_at)
+    refreshes.update(refresh_at=clock.now() + (RETRY_AFTER if error else REFRESH_EVERY))
+
+
+def _begin_refresh(calendar_id: int, refresh_at: str) -> ExclusionCalendar | None:
+    """Return the calendar with a new `refresh_at`, or None if it was deleted or this message is void."""
+    with transaction.atomic():
+        calendar = ExclusionCalendar.objects.select_for_update(no_key=True).filter(pk=calendar_id).first()
+        if calendar is None or (refresh_at and calendar.refresh_at.isoformat() != refresh_at):
+            return None
+        calendar.refresh_at = clock.now() + BEGUN_STALLED_AFTER
+        calendar.save(update_fields=["refresh_at"])
+    return calendar
 
 
 def apply_calendar(calendar_id: int) -> int:
@@ -197,8 +216,7 @@ def apply_calendar(calendar_id: int) -> int:
             break
         after = ids[-1]
     done = ExclusionCalendar.objects.filter(pk=calendar_id, version=calendar.version)
-    wait = RETRY_AFTER if calendar.last_error else REFRESH_EVERY
-    done.update(applied_version=calendar.version, refresh_at=clock.now() + wait)
+    done.update(applied_version=calendar.version)
     return moved
 
 
@@ -222,9 +240,17 @@ async def _fetch(url: str, organization_id: int) -> str:
 
 
 def _enqueue(calendar: ExclusionCalendar) -> None:
-    """Enqueue a refresh after the commit, and set when the loop enqueues it again if it is lost."""
-    queues.enqueue(settings.SCHEDULE_IMPORT_QUEUE, REFRESH, calendar.pk)
-    calendar.refresh_at = clock.now() + STALLED_AFTER
+    """Enqueue a refresh after the commit, and set when the loop enqueues it again if it is lost.
+
+    If a message is waiting, this one is a copy of it: the first of them to be worked on makes the other void.
+    """
+    now = clock.now()
+    if not now < calendar.refresh_at <= now + STALLED_AFTER:
+        calendar.refresh_at = now + STALLED_AFTER
+    queues.enqueue(
+        settings.SCHEDULE_IMPORT_QUEUE, REFRESH, calendar.pk, calendar.refresh_at.isoformat(),
+        organization_id=calendar.organization_id,
+    )  # fmt: skip
 
 
 def _replace_entries(calendar: ExclusionCalendar, entries: list[list[str]]) -> None:
