@@ -78,6 +78,24 @@ def test_waiting_occurrence_of_a_paused_schedule_is_not_started(world: World) ->
     assert world.run(schedule, 2).due_at is None
 
 
+@pytest.mark.parametrize("missed", ["skip", "last", "all"])
+@pytest.mark.parametrize("limit", [{"max_occurrences": 50}, {"ends_at": NOON + timedelta(days=3650)}])
+def test_another_limit_does_not_make_a_waiting_occurrence_a_missed_one(
+    world: World, missed: str, limit: dict[str, Any]
+) -> None:
+    schedule = world.schedule(every=10, unit="minute", overlap="buffer_one", missed=missed, missed_after_s=60)
+    for _ in range(2):
+        world.travel(600)
+        world.execute()
+    world.travel(900)
+    schedules.change_schedule(schedule.pk, limit, actor=ANA)
+    world.execute()
+    assert world.statuses(schedule) == ["in_progress", "scheduled"]
+    assert world.run(schedule, 2).waiting_for == "earlier"
+    world.go()
+    assert world.statuses(schedule)[:2] == ["succeeded", "succeeded"]
+
+
 def test_very_many_occurrences_that_passed_are_one_row() -> None:
     timing = Timing("UTC", every=10, unit="second", anchor=NOON)
     due = Due(NOON, 7, has_waited=True)

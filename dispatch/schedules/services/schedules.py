@@ -332,6 +332,8 @@ def _replace_next_run(schedule: Schedule, now: datetime, changed: set[str]) -> N
     if at is None:
         waiting.delete()
         return
+    if run and run.trigger_at == at:
+        return  # it may wait for an earlier run
     due = None if schedule.status == _STATUS.PAUSED else schedule.due_at(at)
     if run:
         Run.objects.filter(pk=run.pk).update(trigger_at=at, due_at=due, waiting_for="")
