@@ -14,6 +14,8 @@ from dispatch.core.db.prepared import DB_NOW, EVENTS
 SYSTEM = "'system', NULL, 'Dispatch'"
 # Whether the run r is one of a backfill: a manual run of a past occurrence.
 _IS_BACKFILL = "r.number IS NULL AND r.trigger_at < r.created_at"
+# Since when the run r has been able to begin. The row of an occurrence is created long before that.
+_WAITS_SINCE = "GREATEST(r.trigger_at, r.created_at)"
 
 # The shard is a hash of the id, so the id must be known before the row is written.
 NEW_IDS = """
@@ -53,7 +55,7 @@ DUE_INDEX = DueIndex(
     "status IN ('scheduled', 'retrying') AND due_at IS NOT NULL AND shard = ANY(%(shards)s::smallint[])"
     " AND kind = ANY(%(kinds)s::text[])",
 )
-# Runs that wait for an earlier one were due at the same time: when that one ended.
+# The due time of a run that waits for an earlier one says only when it is checked again.
 LOCK_DUE_RUNS = f"""
 SELECT r.id, r.organization_id, r.schedule_id, r.kind, r.shard, r.number, r.trigger_at, r.status, r.due_at,
 r.epoch,
@@ -70,7 +72,8 @@ r.epoch,
 FROM schedules_run r JOIN schedules_schedule s ON s.id = r.schedule_id
 WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') IN ('scheduled', 'retrying')
   AND r.due_at <= %(now)s AND s.status <> 'deleted'
-ORDER BY CASE WHEN r.waiting_for = 'earlier' THEN %(now)s ELSE r.due_at END, ({_IS_BACKFILL}), r.id
+ORDER BY r.waiting_for = 'earlier' AND {_IS_BACKFILL},
+         CASE WHEN r.waiting_for = 'earlier' THEN {_WAITS_SINCE} ELSE r.due_at END, ({_IS_BACKFILL}), r.id
 FOR NO KEY UPDATE OF s, r SKIP LOCKED
 """
 NEXT_DUE = """
@@ -359,9 +362,9 @@ SELECT count(*) FROM applied
 DELETE_DEFERRALS = """
 DELETE FROM schedules_runreport WHERE run_id = ANY(%(ids)s::bigint[]) AND outcome = 'deferred'
 """
-# One run of each schedule, because the others would only wait again: the oldest, those of a backfill last. It
-# waits until an executor claims it: another run may be open. If it does not begin after all, the others begin when
-# they are checked again. Runs of paused schedules have no due time.
+# One run of each schedule, because the others would only wait again: the one that has waited longest, those of a
+# backfill last. It waits until an executor claims it: another run may be open. If it does not begin after all, the
+# others begin when they are checked again. Runs of paused schedules have no due time.
 WAKE_WAITING = f"""
 UPDATE schedules_run SET due_at = %(now)s
 WHERE id = ANY(ARRAY(
@@ -370,7 +373,7 @@ WHERE id = ANY(ARRAY(
         SELECT r.id FROM schedules_run r
         WHERE r.schedule_id = s.id AND r.waiting_for = 'earlier' AND r.status = 'scheduled'
           AND r.due_at IS NOT NULL AND r.id <> ALL(%(without)s::bigint[])
-        ORDER BY ({_IS_BACKFILL}), r.id LIMIT 1
+        ORDER BY ({_IS_BACKFILL}), {_WAITS_SINCE}, r.id LIMIT 1
     ) next
 )) AND waiting_for = 'earlier' AND status = 'scheduled' AND due_at > %(now)s
 RETURNING id

@@ -252,6 +252,53 @@ def test_a_manual_run_begins_although_an_occurrence_always_waits(world: World) -
     assert manual.pk in begun
 
 
+@pytest.mark.parametrize(
+    ("overlap", "is_due_later"), [("buffer_one", False), ("buffer_one", True), ("cancel_other", False)]
+)
+def test_the_run_that_has_waited_longest_begins(world: World, overlap: str, is_due_later: bool) -> None:
+    """`is_due_later`: the next occurrence is due after the earlier run has ended."""
+    schedule = world.schedule(every=10, unit="minute", overlap=overlap)
+    world.travel(600)
+    world.execute()
+    (running,) = take(world)
+    world.travel(300)
+    manual = schedules.run_now(schedule.pk, actor=ANA)
+    world.execute()
+    if not is_due_later:
+        world.travel(300)
+        world.execute()
+    worker.report_outcomes([(running, Outcome(SUCCEEDED))])
+    world.settle()
+    if is_due_later:
+        world.travel(300)
+    world.execute()
+    (begun,) = take(world)
+    assert begun.run_id == manual.pk
+    worker.report_outcomes([(begun, Outcome(SUCCEEDED))])
+    world.go()
+    assert world.statuses(schedule)[:2] == ["succeeded", "succeeded"]
+
+
+def test_an_occurrence_replaces_an_older_manual_run_that_waited_with_it(world: World) -> None:
+    schedule = world.schedule(every=10, unit="minute", overlap="cancel_other")
+    world.travel(600)
+    world.execute()
+    (running,) = take(world)
+    world.travel(598)
+    manual = schedules.run_now(schedule.pk, actor=ANA)
+    world.execute()
+    world.travel(2)
+    world.execute()
+    worker.report_outcomes([(running, base.canceled())])
+    world.settle()
+    world.travel(6)
+    world.execute()
+    world.travel(6)
+    world.go()
+    assert Run.objects.get(pk=manual.pk).status == "cancelled"
+    assert world.statuses(schedule)[:2] == ["cancelled", "succeeded"]
+
+
 def test_the_next_run_begins_after_the_one_before_it_was_canceled(world: World) -> None:
     schedule = world.schedule(every=1, unit="day", overlap="buffer_one")
     world.travel(86_400)
