@@ -1,4 +1,4 @@
-"""The import queue: a calendar is not read twice for one reason, and organizations take turns."""
+"""The import queue: no calendar is read twice for one reason, organizations take turns, no job is too long."""
 
 from __future__ import annotations
 
@@ -147,3 +147,25 @@ def test_an_import_that_goes_on_keeps_its_turn(
         assert bulk_import.enqueue_stalled() == 1
     assert ("bulk_create", bulk) in waiting()[:2]
     assert not Schedule.objects.exists()
+
+
+# --- Long work ---------------------------------------------------------------------------------------------------
+
+
+def test_rows_that_take_longer_than_a_job_are_created_in_several(
+    world: World, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bulk_import, "SHARE_OF_PART", -1.0)
+    rows = [body(name=f"Visit {number}") for number in range(4)]
+    rows[2]["cron"] = "0 9 * *"
+    answer = api.post("schedule-imports/", {"schedules": rows})
+    bulk = BulkImport.objects.get(pk=answer.json()["id"])
+    assert bulk_import.work_part(bulk.pk)
+    assert bulk.parts.get().first_row == 1
+    work(world)
+    found = api.get(f"schedule-imports/{bulk.pk}/").json()
+    assert (found["status"], found["created"], found["refused"]) == ("done", 3, 1)
+    assert [error["row"] for error in found["row_errors"]] == [2]
+    made = Schedule.objects.order_by("bulk_row").values_list("bulk_row", "name")
+    assert list(made) == [(0, "Visit 0"), (1, "Visit 1"), (3, "Visit 3")]
+    assert not bulk.parts.exists()

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import islice, pairwise
+from typing import Any
+from unittest.mock import Mock
 from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dispatch.schedules.rules import recurrence
 from dispatch.schedules.rules.descriptions import describe, moment
+from dispatch.schedules.rules.exclusions import Exclusions
 from dispatch.schedules.rules.recurrence import (
     UNITS,
     InvalidTiming,
@@ -268,3 +272,63 @@ def test_small_words() -> None:
         "1st", "2nd", "3rd", "4th", "11th", "12th", "13th", "21st", "22nd", "31st",
     ]  # fmt: skip
     assert moment(at("2026-12-07 14:00:05"), NEW_YORK) == "Mon, Dec 7, 2026, 09:00:05 EST"
+
+
+# --- Exclusions --------------------------------------------------------------------------------------------------
+
+
+EVERY_MORNING = {
+    "cron": {"cron": "0 9 * * *"},
+    "rrule": {"rrule": "FREQ=DAILY;BYHOUR=9;BYMINUTE=0", "anchor": at("2026-12-01 09:00")},
+    "interval": {"every": 1, "unit": "day", "anchor": at("2026-12-01 09:00")},
+}
+
+
+def mornings_from(first: datetime, count: int) -> Exclusions:
+    starts = tuple(first + timedelta(days=day) for day in range(count))
+    return Exclusions(starts, tuple(start + timedelta(minutes=2) for start in starts), ("Mornings",))
+
+
+@pytest.mark.parametrize("fields", EVERY_MORNING.values(), ids=EVERY_MORNING)
+def test_an_expression_is_parsed_once_for_all_excluded_times(
+    fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parsed = Mock(wraps=recurrence._times_after)
+    monkeypatch.setattr(recurrence, "_times_after", parsed)
+    excluded = mornings_from(at("2026-12-02 08:59"), 1000)
+    timing = Timing("UTC", exclusions=excluded, **fields)
+    assert next_after(timing, at("2026-12-01 12:00")) == at("2029-08-28 09:00")
+    assert parsed.call_count == 2
+
+
+def test_few_times_within_a_long_exclusion_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at = Mock(side_effect=Exclusions.end_at)
+    monkeypatch.setattr(Exclusions, "end_at", lambda self, moment: looked_at(self, moment))
+    years = Exclusions((at("2026-12-01 00:00"),), (at("2029-12-01 00:00"),), ("Years",))
+    assert next_after(Timing("UTC", cron="* * * * *", exclusions=years), at("2026-12-01 12:00")) == years.ends[0]
+    assert looked_at.call_count < 50
+
+
+@pytest.mark.parametrize("zone", ["UTC", NEW_YORK, "Australia/Lord_Howe"])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cron": "*/20 1-3 * * *"},
+        {"cron": "30 2 * * *"},
+        {"rrule": "FREQ=DAILY;BYHOUR=1,2,3;BYMINUTE=0,30", "anchor": at("2026-10-01 02:30")},
+        {"every": 1, "unit": "day", "anchor": at("2026-10-01 06:30")},
+        {"every": 7, "unit": "minute", "anchor": at("2026-10-01 06:30")},
+    ],
+)
+def test_times_after_an_exclusion_do_not_depend_on_where_the_computation_began(
+    fields: dict[str, Any], zone: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    starts = tuple(at("2026-10-30 00:00") + timedelta(hours=5 * step) for step in range(20))
+    ends = tuple(start + timedelta(minutes=step * 17) for step, start in enumerate(starts, 1))
+    timing = Timing(zone, exclusions=Exclusions(starts, ends, ("Hours",)), **fields)
+    found = preview(timing, starts[0], 60)
+    for most in (1, 10_000):
+        monkeypatch.setattr(recurrence, "MAX_SKIPPED", most)
+        assert preview(timing, starts[0], 60) == found
+        assert list(islice(recurrence.matches_after(timing, starts[0]), 60)) == found
+    assert all(timing.exclusions.end_at(one) is None for one in found)

@@ -40,6 +40,8 @@ CALENDAR_MONTHS = {"month": 1, "year": 12}
 UNITS = (*ELAPSED_S, *CALENDAR_DAYS, *CALENDAR_MONTHS)
 MAX_EVERY = 10_000
 _INSTANT = timedelta(microseconds=1)
+# Times within one exclusion that are looked at before the computation starts again at its end.
+MAX_SKIPPED = 20
 # Calendar steps beyond this year have no occurrence, which avoids overflow errors.
 LAST_YEAR = 9000
 
@@ -89,12 +91,30 @@ def next_after(timing: Timing, after: datetime, made: int = 0) -> datetime | Non
     after = after.astimezone(UTC)
     if timing.starts_at is not None:
         after = max(after, timing.starts_at - _INSTANT)
-    next_at = _next(timing, after)
-    while next_at is not None and (end := timing.exclusions.end_at(next_at)) is not None:
-        if timing.ends_at is not None and end > timing.ends_at:
-            return None
-        next_at = _next(timing, end - _INSTANT)
+    next_at = next(_times_after(timing, after), None)
+    if next_at is not None and timing.exclusions.end_at(next_at) is not None:
+        next_at = next(matches_after(timing, next_at), None)
     return None if next_at is None or (timing.ends_at is not None and next_at > timing.ends_at) else next_at
+
+
+def matches_after(timing: Timing, after: datetime) -> Iterator[datetime]:
+    """Yield the times later than `after` that are not excluded, in UTC, whatever the timing's limits.
+
+    The expression is parsed once, and again after a long exclusion: parsing is expensive.
+    """
+    while True:
+        excluded_until, count = None, 0
+        for at in _times_after(timing, after):
+            end = timing.exclusions.end_at(at)
+            if end is None:
+                yield at
+                continue
+            excluded_until, count = end, count + 1 if end == excluded_until else 1
+            if count == MAX_SKIPPED:
+                after = end - _INSTANT
+                break
+        else:
+            return
 
 
 def first_occurrence(timing: Timing, now: datetime) -> datetime | None:
@@ -171,26 +191,26 @@ def is_moved(at: datetime, timing: Timing) -> bool:
     return timing.unit not in ELAPSED_S and timing.anchor is not None
 
 
-def _next(timing: Timing, after: datetime) -> datetime | None:
+def _times_after(timing: Timing, after: datetime) -> Iterator[datetime]:
+    """Yield all times later than `after`, in UTC and in order, whatever the timing's limits and exclusions."""
     if timing.trigger_at is not None:
-        return timing.trigger_at if timing.trigger_at > after else None
+        return iter([timing.trigger_at] if timing.trigger_at > after else [])
     if timing.cron:
-        return _next_cron(timing.cron, timing.zone, after)
+        return _times_by_cron(timing.cron, timing.zone, after)
     if timing.rrule:
-        return next(times_by_rule(timing, after), None)
-    return _next_interval(timing, after)
+        return _times_by_rule(timing, after)
+    return _times_by_interval(timing, after)
 
 
-def _next_cron(cron: str, zone: str, after: datetime) -> datetime | None:
+def _times_by_cron(cron: str, zone: str, after: datetime) -> Iterator[datetime]:
     # In the second of two equal hours, croniter counts by the wall clock and may return a time in the past.
     for match_at in CronSim(cron, after.astimezone(ZoneInfo(zone))):
         if (utc := match_at.astimezone(UTC)) > after:
-            return utc
-    return None
+            yield utc
+            after = utc
 
 
-def times_by_rule(timing: Timing, after: datetime) -> Iterator[datetime]:
-    """Yield all times of the recurrence rule later than `after`, in UTC, whatever the timing's limits."""
+def _times_by_rule(timing: Timing, after: datetime) -> Iterator[datetime]:
     there = after.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None)
     # A gap or an overlap of the clocks moves a time by less than a day.
     for wall in _rule_times(timing, there - timedelta(days=1)):
@@ -218,23 +238,27 @@ def _rule_times(timing: Timing, after: datetime, until: datetime | None = None) 
             yield wall
 
 
-def _next_interval(timing: Timing, after: datetime) -> datetime | None:
+def _times_by_interval(timing: Timing, after: datetime) -> Iterator[datetime]:
     assert timing.every is not None
     assert timing.anchor is not None
     every, unit, anchor = timing.every, timing.unit, timing.anchor
-    if after < anchor:
-        return anchor
     if unit in ELAPSED_S:
         step = timedelta(seconds=every * ELAPSED_S[unit])
-        return anchor + ((after - anchor) // step + 1) * step
+        at = anchor if after < anchor else anchor + ((after - anchor) // step + 1) * step
+        while True:
+            yield at
+            at += step
+    if after < anchor:
+        yield anchor
+        after = anchor
     wall = anchor.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None)
     now_there = after.astimezone(ZoneInfo(timing.zone)).replace(tzinfo=None)
     number = max(0, _steps_between(wall, now_there, every, unit) - 1)
     while (wall_time := _calendar_step(wall, number * every, unit)) is not None:
         if (utc := localize(wall_time, timing.zone).astimezone(UTC)) > after:
-            return utc
+            yield utc
+            after = utc
         number += 1
-    return None
 
 
 def _steps_between(wall: datetime, then: datetime, every: int, unit: str) -> int:

@@ -8,12 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from zoneinfo import ZoneInfo
+from datetime import datetime, timedelta
 
-from cronsim import CronSim
-
-from dispatch.schedules.rules.recurrence import ELAPSED_S, Timing, next_after, times_by_rule
+from dispatch.schedules.rules.recurrence import ELAPSED_S, Timing, matches_after, next_after
 
 MAX_COMPUTED = 50_000
 
@@ -88,31 +85,10 @@ def _occurrences_after(timing: Timing, after: datetime, made: int) -> Iterator[d
             after, made = at, made + 1
         return
     after = max(after, timing.starts_at - timedelta(microseconds=1)) if timing.starts_at else after
-    for at in _matches_after(timing, after):
+    for at in matches_after(timing, after):
         if (timing.max_occurrences is not None and made >= timing.max_occurrences) or (
             timing.ends_at is not None and at > timing.ends_at
         ):
             return
         yield at
         after, made = at, made + 1
-
-
-def _matches_after(timing: Timing, after: datetime) -> Iterator[datetime]:
-    """Yield the matches later than `after` that are not excluded, whatever the timing's limits."""
-    while True:
-        for at in _all_matches_after(timing, after):
-            if at <= after:
-                continue
-            if (end := timing.exclusions.end_at(at)) is not None:
-                after = end - timedelta(microseconds=1)
-                break
-            yield at
-        else:
-            return
-
-
-def _all_matches_after(timing: Timing, after: datetime) -> Iterator[datetime]:
-    if timing.rrule:
-        return times_by_rule(timing, after)
-    found = CronSim(timing.cron, after.astimezone(ZoneInfo(timing.zone)))
-    return (match_at.astimezone(UTC) for match_at in found)

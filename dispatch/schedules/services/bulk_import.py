@@ -38,6 +38,9 @@ TASK = "dispatch.schedules.tasks.bulk_create"
 PART = 500
 # Share of RQ's job time limit after which no further part is begun.
 SHARE_OF_JOB = 0.4
+# Share of it after which a part is divided: rows may take long, such as those with many excluded times. To create
+# the schedules takes about as long as to validate them.
+SHARE_OF_PART = 0.2
 STALLED_AFTER = timedelta(seconds=60)
 # Otherwise, two cancellations could wait for each other, each with parts that the other needs.
 _LOCK_CANCELLATION = "SELECT pg_advisory_xact_lock(hashtextextended('bulk import:' || %(bulk)s::text, 0))"
@@ -80,8 +83,7 @@ def accept_import(
 def work_import(bulk_id: int) -> int:
     """Process as many parts as fit into one RQ job, and enqueue the next job; return how many."""
     began, done = time.monotonic(), 0
-    limit = settings.RQ_QUEUES[settings.SCHEDULE_IMPORT_QUEUE]["DEFAULT_TIMEOUT"] * SHARE_OF_JOB
-    while time.monotonic() - began < limit:
+    while time.monotonic() - began < _job_seconds() * SHARE_OF_JOB:
         if not work_part(bulk_id):
             return done
         done += 1
@@ -90,7 +92,10 @@ def work_import(bulk_id: int) -> int:
 
 
 def work_part(bulk_id: int) -> bool:
-    """Process one part; return False if no part is left that another worker has not locked."""
+    """Process one part; return False if no part is left that another worker has not locked.
+
+    Rows that do not fit into its time stay in the part.
+    """
     with transaction.atomic():
         part = (
             BulkPart.objects.select_for_update(skip_locked=True, no_key=True)
@@ -113,7 +118,12 @@ def work_part(bulk_id: int) -> bool:
             bulk=(bulk.pk, [row for row, _ in good]),
         )
         BulkError.objects.bulk_create(BulkError(bulk=bulk, row=row, errors=problems) for row, problems in errors)
-        part.delete()
+        done = len(good) + len(errors)
+        if done == len(part.rows):
+            part.delete()
+        else:
+            part.first_row, part.rows = part.first_row + done, part.rows[done:]
+            part.save(update_fields=["first_row", "rows"])
         fault_injection.crash_point("schedules.bulk.before_commit")
         _record_progress(bulk, len(good), len(errors), actor)
     fault_injection.crash_point("schedules.bulk.committed")
@@ -161,17 +171,29 @@ def _enqueue(bulk: BulkImport) -> None:
 def _validate_rows(
     bulk: BulkImport, part: BulkPart
 ) -> tuple[list[tuple[int, dict[str, Any]]], list[tuple[int, list[dict[str, Any]]]]]:
-    """Split a part into (row, values) of valid rows and (row, problems) of the others."""
-    good, errors = [], []
+    """Split a part into (row, values) of valid rows and (row, problems) of the others.
+
+    The rows after SHARE_OF_PART are left out; at least one is validated.
+    """
+    good: list[tuple[int, dict[str, Any]]] = []
+    errors: list[tuple[int, list[dict[str, Any]]]] = []
+    until = time.monotonic() + _job_seconds() * SHARE_OF_PART
     scopes = frozenset(bulk.scopes)
     # One serializer for all rows: most of its cost is its construction.
     form = ScheduleFormSerializer(context=_context(bulk.organization, scopes.__contains__))
     for row, given in enumerate(part.rows, part.first_row):
+        if row > part.first_row and time.monotonic() > until:
+            break
         try:
             good.append((row, dict(form.run_validation(given))))
         except APIException as error:
             errors.append((row, _problems(error)))
     return good, errors
+
+
+def _job_seconds() -> float:
+    """Return the time after which RQ stops a job of the import queue."""
+    return float(settings.RQ_QUEUES[settings.SCHEDULE_IMPORT_QUEUE]["DEFAULT_TIMEOUT"])
 
 
 def _context(organization: Organization, may: Callable[[str], bool]) -> dict[str, Any]:
