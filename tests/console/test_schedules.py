@@ -18,9 +18,9 @@ from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules.api.timings import occurrences_of
 from dispatch.schedules.kinds.base import Outcome, canceled
 from dispatch.schedules.models import ConcurrencyLimit, Run, Schedule
-from dispatch.schedules.services import worker
+from dispatch.schedules.services import schedules, worker
 from tests.console.schedule_forms import filled, form, text
-from tests.harness.schedules import World, noting
+from tests.harness.schedules import ANA, World, noting
 from tests.support import factories as make
 
 HTMX = {"HX-Request": "true"}
@@ -285,6 +285,19 @@ def test_a_running_run_is_canceled_on_its_page(world: World, dora: Client) -> No
     worker.report_outcomes([(assignment, canceled())])
     world.go()
     assert world.statuses(schedule) == ["cancelled"]
+
+
+def test_a_manual_run_that_waits_is_canceled_on_its_page(world: World, dora: Client) -> None:
+    schedule = world.schedule(every=1, unit="day", overlap="buffer_one")
+    world.travel(86_400)
+    world.execute()
+    assert "Cancel run" not in text(dora.get(reverse("console:schedule_run", args=[world.run(schedule, 2).pk])))
+    manual = schedules.run_now(schedule.pk, actor=ANA)
+    world.execute()
+    assert "Cancel run" in text(dora.get(reverse("console:schedule_run", args=[manual.pk])))
+    dora.post(reverse("console:act_on_run", args=[manual.pk, "cancel"]))
+    manual.refresh_from_db()
+    assert manual.status == "cancelled"
 
 
 def test_jitter_is_set_shown_and_cleared(world: World, dora: Client) -> None:

@@ -121,6 +121,7 @@ def run(request: HttpRequest, run_id: int) -> HttpResponse:
         and row.stretch_count <= backfill.MAX_BACKFILL
         and row.schedule.status != "deleted",
         "is_cancelable": row.status in ("in_progress", "retrying")
+        or (row.status == "scheduled" and row.number is None)
         or (row.status == "running" and row.cancel_requested_at is None),
         "reports": list(row.reports.order_by("-epoch")[:REPORTS_SHOWN]),
         "report_tones": {"succeeded": "good", "failed": "late", "refused": "attention"},
