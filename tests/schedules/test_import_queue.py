@@ -7,6 +7,8 @@ from unittest.mock import Mock
 
 import pytest
 
+from accounts import limits
+from accounts.models import OrganizationLimits
 from dispatch.core.runtime.queues import rq_queue
 from dispatch.schedules import ical
 from dispatch.schedules.models import BulkImport, ExclusionCalendar, Schedule
@@ -147,6 +149,33 @@ def test_an_import_that_goes_on_keeps_its_turn(
         assert bulk_import.enqueue_stalled() == 1
     assert ("bulk_create", bulk) in waiting()[:2]
     assert not Schedule.objects.exists()
+
+
+# --- Limits ------------------------------------------------------------------------------------------------------
+
+
+def test_schedules_that_an_import_has_not_created_yet_count(world: World, api: Api) -> None:
+    OrganizationLimits.objects.create(organization=world.organization, schedules=5)
+    import_schedules(api, 3)
+    limits.reset()  # another process, or a minute later
+    refused = api.post("schedule-imports/", {"schedules": [body()] * 3})
+    assert (refused.status_code, refused.json()["limit"]["used"]) == (422, 3)
+    import_schedules(api, 2)
+    limits.reset()
+    work(world)
+    assert Schedule.objects.count() == 5
+    assert api.post("schedules/", body()).status_code == 422
+
+
+def test_refused_rows_and_canceled_imports_do_not_count(world: World, api: Api) -> None:
+    OrganizationLimits.objects.create(organization=world.organization, schedules=5)
+    assert api.post("schedule-imports/", {"schedules": [body(cron="0")] * 4}).status_code == 202
+    work(world)
+    limits.reset()
+    canceled = import_schedules(api, 4)
+    assert api.post(f"schedule-imports/{canceled}/cancel/").status_code == 200
+    limits.reset()
+    import_schedules(api, 5)
 
 
 # --- Long work ---------------------------------------------------------------------------------------------------

@@ -20,6 +20,8 @@ class BulkImport(OwnedModel):
         DONE = "done", mark("Done")
         CANCELLED = "cancelled", mark("Canceled")
 
+    OPEN = (Status.RECEIVED, Status.RUNNING)
+
     status = models.CharField(max_length=16, choices=Status, default=Status.RECEIVED)
     total = models.PositiveIntegerField()
     created = models.PositiveIntegerField(default=0)

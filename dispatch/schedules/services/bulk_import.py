@@ -44,7 +44,6 @@ SHARE_OF_PART = 0.2
 STALLED_AFTER = timedelta(seconds=60)
 # Otherwise, two cancellations could wait for each other, each with parts that the other needs.
 _LOCK_CANCELLATION = "SELECT pg_advisory_xact_lock(hashtextextended('bulk import:' || %(bulk)s::text, 0))"
-_OPEN = (BulkImport.Status.RECEIVED, BulkImport.Status.RUNNING)
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def work_part(bulk_id: int) -> bool:
         if part is None:
             return False
         bulk = BulkImport.objects.select_related("organization").get(pk=bulk_id)
-        if bulk.status not in _OPEN:
+        if bulk.status not in BulkImport.OPEN:
             return False
         with each_row_found_once():
             good, errors = _validate_rows(bulk, part)
@@ -141,7 +140,7 @@ def cancel_import(bulk_id: int, *, actor: Actor) -> BulkImport:
         list(parts.select_for_update(no_key=True, skip_locked=True).values_list("pk", flat=True))
         list(parts.select_for_update(no_key=True).order_by("first_row").values_list("pk", flat=True))
         bulk = BulkImport.objects.select_for_update(no_key=True).get(pk=bulk_id)
-        if bulk.status not in _OPEN:
+        if bulk.status not in BulkImport.OPEN:
             raise NotInThisStatus(
                 _("This bulk import is {status}.").format(status=_(bulk.get_status_display()).lower())
             )
@@ -155,7 +154,7 @@ def cancel_import(bulk_id: int, *, actor: Actor) -> BulkImport:
 def enqueue_stalled() -> int:
     """Enqueue the imports that have made no progress for STALLED_AFTER; return how many."""
     before = clock.now() - STALLED_AFTER
-    waiting = BulkImport.objects.filter(status__in=_OPEN, parts__isnull=False).distinct()
+    waiting = BulkImport.objects.filter(status__in=BulkImport.OPEN, parts__isnull=False).distinct()
     stalled = [bulk for bulk in waiting if (bulk.worked_at or bulk.created_at) < before]
     for bulk in stalled:
         BulkImport.objects.filter(pk=bulk.pk).update(worked_at=clock.now())

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, Sum
 
 from accounts import limits
 from dispatch.core import clock, events, fault_injection
@@ -22,7 +22,7 @@ from dispatch.core.languages import mark
 from dispatch.core.models import Event
 from dispatch.core.runtime import queues
 from dispatch.schedules import sql
-from dispatch.schedules.models import SHARDS, ConcurrencyLimit, Run, RunStatus, Schedule
+from dispatch.schedules.models import SHARDS, BulkImport, ConcurrencyLimit, Run, RunStatus, Schedule
 from dispatch.schedules.rules import recurrence
 from dispatch.schedules.services.admission import free_slots
 from dispatch.schedules.services.anchors import anchor_after, keep_wall_clock
@@ -100,11 +100,16 @@ def create_schedules(
 
 
 def check_schedule_limit(organization_id: int, adding: int) -> None:
-    """Raise LimitReached if the organization may not have that many more active schedules."""
+    """Raise LimitReached if the organization may not have that many more active schedules.
+
+    The rows of imports that are not processed yet count as schedules.
+    """
 
     def count(most: int) -> int:
         live = Schedule.objects.of(organization_id).filter(status__in=(_STATUS.ACTIVE, _STATUS.PAUSED))
-        return live.order_by()[:most].count()
+        imports = BulkImport.objects.of(organization_id).filter(status__in=BulkImport.OPEN)
+        expected = imports.aggregate(rows=Sum(F("total") - F("created") - F("refused")))["rows"] or 0
+        return live.order_by()[:most].count() + int(expected)
 
     limits.check_headroom(organization_id, "schedules", adding, count)
 
