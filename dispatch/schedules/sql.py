@@ -14,6 +14,9 @@ from dispatch.core.db.prepared import DB_NOW, EVENTS
 SYSTEM = "'system', NULL, 'Dispatch'"
 # Whether the run r is one of a backfill: a manual run of a past occurrence.
 _IS_BACKFILL = "r.number IS NULL AND r.trigger_at < r.created_at"
+# Whether the run o was claimed and has not ended. A run that is retried manually is not open while it waits for
+# others: two of them would wait for each other.
+_IS_OPEN = "o.status IN ('in_progress', 'running', 'retrying') AND o.waiting_for <> 'earlier'"
 # Since when the run r has been able to begin. The row of an occurrence is created long before that.
 _WAITS_SINCE = "GREATEST(r.trigger_at, r.created_at)"
 
@@ -65,9 +68,7 @@ r.epoch,
        CASE WHEN r.number IS NULL THEN r.concurrency_limit_id ELSE s.concurrency_limit_id END,
        r.waiting_for = 'earlier', {_IS_BACKFILL},
        s.overlap <> 'allow' AND EXISTS (
-           SELECT 1 FROM schedules_run o
-           WHERE o.schedule_id = r.schedule_id AND o.id <> r.id
-             AND o.status IN ('in_progress', 'running', 'retrying')
+           SELECT 1 FROM schedules_run o WHERE o.schedule_id = r.schedule_id AND o.id <> r.id AND {_IS_OPEN}
        )
 FROM schedules_run r JOIN schedules_schedule s ON s.id = r.schedule_id
 WHERE r.id = ANY(%(ids)s::bigint[]) AND COALESCE(r.status, '') IN ('scheduled', 'retrying')
@@ -130,7 +131,7 @@ CANCEL_OTHERS = f"""
 WITH open AS (
     SELECT o.id, o.status FROM schedules_run o
     WHERE o.schedule_id = ANY(%(schedules)s::bigint[]) AND o.id <> ALL(%(ids)s::bigint[])
-      AND o.status IN ('in_progress', 'running', 'retrying') AND o.cancel_requested_at IS NULL
+      AND {_IS_OPEN} AND o.cancel_requested_at IS NULL
     ORDER BY o.id FOR NO KEY UPDATE OF o SKIP LOCKED
 ), canceled AS (
     UPDATE schedules_run r
@@ -150,9 +151,9 @@ WITH open AS (
 SELECT DISTINCT concurrency_limit_id FROM canceled JOIN open USING (id)
 WHERE open.status = 'in_progress' AND concurrency_limit_id IS NOT NULL
 """
-STILL_OPEN = """
-SELECT DISTINCT schedule_id FROM schedules_run
-WHERE schedule_id = ANY(%(schedules)s::bigint[]) AND status IN ('in_progress', 'running', 'retrying')
+STILL_OPEN = f"""
+SELECT DISTINCT o.schedule_id FROM schedules_run o
+WHERE o.schedule_id = ANY(%(schedules)s::bigint[]) AND {_IS_OPEN}
 """
 # Skipped occurrences get a row at once, like the next run.
 ADD_SKIPPED = f"""
@@ -371,11 +372,11 @@ WHERE id = ANY(ARRAY(
     SELECT next.id FROM unnest(%(schedules)s::bigint[]) AS s(id)
     CROSS JOIN LATERAL (
         SELECT r.id FROM schedules_run r
-        WHERE r.schedule_id = s.id AND r.waiting_for = 'earlier' AND r.status = 'scheduled'
+        WHERE r.schedule_id = s.id AND r.waiting_for = 'earlier' AND r.status IN ('scheduled', 'retrying')
           AND r.due_at IS NOT NULL AND r.id <> ALL(%(without)s::bigint[])
         ORDER BY ({_IS_BACKFILL}), {_WAITS_SINCE}, r.id LIMIT 1
     ) next
-)) AND waiting_for = 'earlier' AND status = 'scheduled' AND due_at > %(now)s
+)) AND waiting_for = 'earlier' AND status IN ('scheduled', 'retrying') AND due_at > %(now)s
 RETURNING id
 """
 # Runs that are held and have been tried. Those of paused schedules have no due time.

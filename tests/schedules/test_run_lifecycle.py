@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pytest
+
 from dispatch.core import clock
 from dispatch.schedules.kinds.base import Outcome
 from dispatch.schedules.models import Run, RunReport, Schedule
-from dispatch.schedules.rules.outcomes import FAILED, REFUSED
-from dispatch.schedules.services import executor
+from dispatch.schedules.rules.outcomes import FAILED, REFUSED, SUCCEEDED
+from dispatch.schedules.services import actions, executor, worker
 from dispatch.schedules.services import schedules as schedule_services
 from dispatch.schedules.services.executor import next_due
 from dispatch.schedules.services.shards import ShardLeaseManager
 from tests.harness.schedules import ALL, ANA, World
+from tests.schedules.test_overlap import take
 
 
 def test_a_schedule_runs_at_its_time_once_and_has_ended(world: World) -> None:
@@ -183,3 +186,72 @@ def test_unreadable_schedule_stops_no_other(world: World) -> None:
     world.travel(61)
     world.go()
     assert world.statuses(broken) == ["succeeded", "scheduled"]
+
+
+# --- Retries by a user -------------------------------------------------------------------------------------------
+
+
+def with_failed_runs(world: World, count: int, overlap: str) -> Schedule:
+    """Return a schedule whose first runs have failed for good, and whose next one is running."""
+    schedule = world.schedule(every=10, unit="minute", overlap=overlap, retry_schedule_s=[])
+    for _ in range(count):
+        world.note.answers = [Outcome(FAILED, error="x")]
+        world.travel(600)
+        world.go()
+    assert world.statuses(schedule)[:count] == ["failed"] * count
+    world.travel(600)
+    world.execute()
+    return schedule
+
+
+@pytest.mark.parametrize("overlap", ["skip", "buffer_one", "cancel_other"])
+def test_a_retried_run_waits_for_the_run_that_has_not_ended(world: World, overlap: str) -> None:
+    schedule = with_failed_runs(world, 1, overlap)
+    (running,) = take(world)
+    run = actions.retry_run(world.run(schedule).pk, actor=ANA)
+    world.execute()
+    world.travel(61)
+    world.execute()
+    assert world.statuses(schedule) == ["retrying", "running", "scheduled"]
+    run.refresh_from_db()
+    assert (run.waiting_for, world.run(schedule, 2).cancel_requested_at) == ("earlier", None)
+    worker.report_outcomes([(running, Outcome(SUCCEEDED))])
+    world.settle()
+    world.execute()
+    assert world.statuses(schedule) == ["in_progress", "succeeded", "scheduled"]
+    world.go()
+    assert world.statuses(schedule) == ["succeeded", "succeeded", "scheduled"]
+
+
+def test_retried_runs_run_one_after_another(world: World) -> None:
+    schedule = with_failed_runs(world, 3, "skip")
+    world.go()
+    for number in (3, 1, 2):
+        actions.retry_run(world.run(schedule, number).pk, actor=ANA)
+    for number in (1, 2, 3):
+        world.execute()
+        (assignment,) = take(world)
+        assert assignment.number == number
+        worker.report_outcomes([(assignment, Outcome(SUCCEEDED))])
+        world.settle()
+    assert world.statuses(schedule)[:4] == ["succeeded"] * 4
+
+
+def test_a_retried_run_that_waits_is_canceled_alone(world: World) -> None:
+    schedule = with_failed_runs(world, 2, "cancel_other")
+    (running,) = take(world)
+    for number in (1, 2):
+        actions.retry_run(world.run(schedule, number).pk, actor=ANA)
+    world.execute()
+    actions.cancel_run(world.run(schedule, 1).pk, actor=ANA)
+    worker.report_outcomes([(running, Outcome(SUCCEEDED))])
+    world.go()
+    assert world.statuses(schedule)[:3] == ["cancelled", "succeeded", "succeeded"]
+
+
+def test_a_retried_run_runs_beside_others_if_its_schedule_allows_it(world: World) -> None:
+    schedule = with_failed_runs(world, 1, "allow")
+    assert actions.retry_run(world.run(schedule).pk, actor=ANA).waiting_for == ""
+    world.execute()
+    assert world.statuses(schedule)[:2] == ["in_progress", "in_progress"]
+    world.go()

@@ -59,7 +59,10 @@ class RunViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.RetrieveMode
     @extend_schema(request=NoteSerializer, responses=RunDetailSerializer)
     @action(detail=True, methods=["post"])
     def retry(self, request: Request, pk: str) -> Response:
-        """Retry a run that has failed permanently."""
+        """Retry a run that has failed permanently.
+
+        If its schedule allows no overlap, it begins when no other run of the schedule is open.
+        """
         actions.retry_run(self.get_object().pk, actor=request.actor, **self._note())
         return self._current()
 

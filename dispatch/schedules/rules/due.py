@@ -25,7 +25,8 @@ The overlap policy decides about an occurrence in time while an earlier run has 
 - **cancel_other**: the earlier run is canceled. The occurrence waits until that run has ended, as in buffer_one.
 
 Manual runs wait or cancel in the same way, but those of past occurrences only wait: otherwise each run of a range
-would cancel the one before it.
+would cancel the one before it. A failed run that is retried manually only waits, too. Automatic retries do not
+wait: until the last of them, their run has not ended.
 """
 
 from __future__ import annotations
@@ -75,8 +76,9 @@ class Policy:
 class Due:
     """A due run. `number` is its occurrence (None: manual); `is_retry` means that it was claimed before.
 
-    `has_waited`: it was deferred because an earlier run had not ended. `is_backfill`: it is a manual run of a past
-    occurrence. `jitter` returns the delay of an occurrence of the schedule by its trigger time.
+    `has_waited`: it was deferred because an earlier run had not ended, or a user retries it. `is_backfill`: it is
+    a manual run of a past occurrence. `jitter` returns the delay of an occurrence of the schedule by its trigger
+    time.
     """
 
     trigger_at: datetime
@@ -132,9 +134,9 @@ class Plan:
 
 def plan_due_run(timing: Timing, policy: Policy, due: Due, now: datetime, *, has_open: bool) -> Plan:
     """Decide what to do with `due`. `has_open`: another run of the schedule was claimed and has not ended yet."""
-    if due.is_retry:
-        return Plan(Verdict.RUN, advances=False)
     is_blocked = has_open and policy.overlap != ALLOW
+    if due.is_retry:
+        return Plan(Verdict.DEFER if due.has_waited and is_blocked else Verdict.RUN, advances=False)
     cancels_others = policy.overlap == CANCEL_OTHER and not due.is_backfill
     waits = Plan(Verdict.DEFER, advances=False, cancels_others=cancels_others)
     if due.number is None:

@@ -9,7 +9,7 @@ from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 from dispatch.core.runtime import queues
-from dispatch.schedules.models import Run, RunStatus, Schedule
+from dispatch.schedules.models import Overlap, Run, RunStatus, Schedule
 from dispatch.schedules.services.results import wake_waiting_runs
 from dispatch.schedules.services.schedules import NotInThisStatus, cancel_runs
 from dispatch.schedules.services.shards import EXECUTOR
@@ -58,9 +58,9 @@ def _request_cancellation(run: Run, actor: Actor, reason: str) -> None:
 
 
 def retry_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
-    """Retry a permanently failed run now. Raises NotInThisStatus.
+    """Retry a permanently failed run now, or after the runs that have not ended if its schedule allows no overlap.
 
-    The idempotency key stays the same, so nothing is created twice.
+    Raises NotInThisStatus. The idempotency key stays the same, so nothing is created twice.
     """
     now = clock.now()
     with transaction.atomic():
@@ -72,7 +72,8 @@ def retry_run(run_id: int, *, actor: Actor, note: str = "") -> Run:
         run.status, run.due_at, run.ended_at, run.attempt = RunStatus.RETRYING, now, None, run.attempt + 1
         if run.payload is None:
             run.kind = run.schedule.kind  # the payload is the schedule's as it is now
-        run.save(update_fields=["status", "due_at", "ended_at", "attempt", "kind"])
+        run.waiting_for = "" if run.schedule.overlap == Overlap.ALLOW else "earlier"
+        run.save(update_fields=["status", "due_at", "ended_at", "attempt", "kind", "waiting_for"])
         events.append(
             run.organization_id, "run.retrying", run.pk, actor=actor, schedule_id=run.schedule_id,
             attempt=run.attempt - 1, note=note, again_at=now.isoformat(),
