@@ -14,8 +14,10 @@ from dispatch.schedules.services import actions, executor, worker
 from dispatch.schedules.services import schedules as schedule_services
 from dispatch.schedules.services.executor import next_due
 from dispatch.schedules.services.shards import ShardLeaseManager
+from tests.api.client import Api
 from tests.harness.schedules import ALL, ANA, World
 from tests.schedules.test_overlap import take
+from tests.support import factories
 
 
 def test_a_schedule_runs_at_its_time_once_and_has_ended(world: World) -> None:
@@ -255,3 +257,29 @@ def test_a_retried_run_runs_beside_others_if_its_schedule_allows_it(world: World
     world.execute()
     assert world.statuses(schedule)[:2] == ["in_progress", "in_progress"]
     world.go()
+
+
+# --- Many manual runs --------------------------------------------------------------------------------------------
+
+
+def test_a_schedule_has_a_limited_number_of_waiting_manual_runs(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schedule_services, "MAX_WAITING", 4)
+    api = Api(key=factories.api_key(world.organization))
+    schedule = world.schedule(every=1, unit="hour", overlap="buffer_one", missed="skip")
+    address, since = f"schedules/{schedule.pk}/", clock.now()
+    world.travel(3 * 3600)
+    world.execute()
+    world.messages()
+    given = {"since": since.isoformat(), "until": clock.now().isoformat()}
+    assert api.post(f"{address}backfill/", given).status_code == 202
+    world.execute()
+    assert Run.objects.filter(schedule=schedule, number=None, status="scheduled").count() == 3
+    refused = [api.post(f"{address}backfill/", given)]
+    assert api.post(f"{address}run-now/").status_code == 202
+    refused.append(api.post(f"{address}run-now/"))
+    assert [(answer.status_code, answer.json()["errors"][0]["code"]) for answer in refused] == [
+        (409, "too_many")
+    ] * 2
+    assert Run.objects.filter(schedule=schedule, number=None).count() == 4

@@ -191,7 +191,7 @@ class ScheduleViewSet(OrganizationViewSet, mixins.ListModelMixin, mixins.Retriev
         """Run the past occurrences of a range, at most 1,000, as manual runs in their order.
 
         Occurrences that have run are run again. `preview` only counts them. A range with more occurrences returns
-        409 `too_many`.
+        409 `too_many`, and so does one for which too many manual runs of the schedule are waiting.
         """
         schedule = self.get_object()
         form = BackfillSerializer(data=request.data)

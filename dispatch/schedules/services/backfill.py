@@ -16,7 +16,13 @@ from dispatch.core.languages import gettext as _
 from dispatch.core.runtime import queues
 from dispatch.schedules.models import Run, RunStatus, Schedule
 from dispatch.schedules.rules import recurrence
-from dispatch.schedules.services.schedules import CANNOT_RUN, NotInThisStatus, check_status_not_in, lock_schedule
+from dispatch.schedules.services.schedules import (
+    CANNOT_RUN,
+    NotInThisStatus,
+    check_status_not_in,
+    check_waiting_runs,
+    lock_schedule,
+)
 from dispatch.schedules.services.shards import EXECUTOR
 
 MAX_BACKFILL = 1000
@@ -54,7 +60,7 @@ def run_range(
     """Add a manual run, due now, for each past occurrence from `since` to `until`, in their order.
 
     Occurrences that have run are run again. If overlap is not allowed, the runs wait for each other. Raises
-    Conflict if there are more than MAX_BACKFILL, and NotInThisStatus if the schedule is deleted.
+    Conflict if there are more than MAX_BACKFILL, or too many wait, and NotInThisStatus if the schedule is deleted.
     """
     with transaction.atomic():
         schedule = lock_schedule(schedule_id, version)
@@ -91,6 +97,7 @@ def run_missed(run_id: int, *, actor: Actor, note: str = "") -> list[Run]:
 def _add_runs(schedule: Schedule, times: Sequence[datetime], actor: Actor, note: str) -> list[Run]:
     if not times:
         return []
+    check_waiting_runs(schedule, len(times))
     now = clock.now()
     runs = Run.objects.bulk_create(
         Run(

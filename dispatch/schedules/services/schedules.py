@@ -39,6 +39,8 @@ CHANGEABLE = (
     "jitter_s", "concurrency_limit",
 )  # fmt: skip
 AT_ONCE = 500
+# Manual runs of one schedule that have not begun. While an earlier run goes on, each is checked every minute.
+MAX_WAITING = 5000
 _STATUS = Schedule.Status
 
 
@@ -206,7 +208,8 @@ def run_now(
     """Add a manual run that is due now, even if the schedule is paused or has ended.
 
     The schedule's occurrences do not change. If overlap is not allowed, the run waits for earlier runs. `payload`
-    replaces the schedule's in this run; it was validated for `kind`. Raises Conflict if the schedule has another.
+    replaces the schedule's in this run; it was validated for `kind`. Raises Conflict if the schedule has another,
+    and if too many manual runs wait.
     `concurrency_limit` replaces the schedule's in this run.
     """
     now = clock.now()
@@ -217,6 +220,7 @@ def run_now(
             raise Conflict(
                 _("The kind of this schedule has changed. Reload it and try again."), **_last_change(schedule)
             )
+        check_waiting_runs(schedule, 1)
         run = Run.objects.create(
             organization_id=schedule.organization_id,
             schedule=schedule,
@@ -232,6 +236,14 @@ def run_now(
         _append_event(schedule, "run_now", actor, run_id=run.pk, note=note, **changed)
         queues.notify_loop(EXECUTOR)
     return run
+
+
+def check_waiting_runs(schedule: Schedule, adding: int) -> None:
+    """Raise Conflict if that would be too many manual runs that wait. The schedule must be locked."""
+    waiting = Run.objects.filter(schedule=schedule, status=RunStatus.SCHEDULED, number=None)
+    if waiting.order_by()[:MAX_WAITING].count() + adding > MAX_WAITING:
+        words = _("At most {most} manual runs of a schedule can wait. Retry when some have begun, or cancel some.")
+        raise Conflict(words.format(most=f"{MAX_WAITING:,}"), code="too_many")
 
 
 def delete_schedule(schedule_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Schedule:
