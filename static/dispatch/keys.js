@@ -44,7 +44,7 @@
     j: () => step(1),
     k: () => step(-1),
     n: () => {
-      const open = document.getElementById("id_customer_phone");
+      const open = document.querySelector("#new-job-form #id_customer_phone"); // "Correct" has such a field, too
       if (open) open.focus();
       else document.getElementById("new-job").click();
     },

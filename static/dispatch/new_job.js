@@ -37,7 +37,8 @@
   }
 
   document.addEventListener("input", (event) => {
-    if (event.target.id === "id_customer_phone") takeBack(formOf(event.target));
+    const form = formOf(event.target);
+    if (form && event.target === form.elements.customer_phone) takeBack(form);
     keep(event);
   });
   document.addEventListener("change", keep);

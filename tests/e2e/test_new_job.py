@@ -78,3 +78,17 @@ def test_board_keeps_its_filters_and_layout_when_a_job_is_created(floor: Floor, 
     expect(page.locator("#notices")).to_contain_text("created.")
     made = Job.objects.get()
     expect(page).to_have_url(re.compile(rf"\?priority=emergency&layout=compact&map=1&job={made.pk}$"))
+
+
+def test_key_n_opens_a_new_job_while_another_job_is_corrected(floor: Floor, sign_in):
+    job = floor.started(customer_phone="+16235550301")
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path=f"/board/?job={job.pk}"))
+    page.locator("#act-correct").click()
+    corrected = page.locator("#ask").get_by_label("Customer's phone")
+    corrected.fill("(623) 555-0302")
+    page.locator("#ask-title").click()
+    expect(corrected).not_to_be_focused()
+    page.keyboard.press("n")
+    expect(page.locator("#new-job-form").get_by_label("Customer's phone")).to_be_focused()
+    page.keyboard.type("602 555 0199")
+    expect(page.locator("#new-job-form").get_by_label("Customer's phone")).to_have_value("602 555 0199")
