@@ -37,11 +37,12 @@ class Choice:
 def find_choices(job: Job, text: str = "", chosen: int = 0) -> tuple[list[Choice], int]:
     """Return the first `MAX_CHOICES` technicians whose names contain `text`, and the number of further matches.
 
-    The chosen technician is always included.
+    The chosen technician is always included. The one who has the job is left out.
     """
-    matching = Technician.objects.of(job.organization_id).filter(is_active=True)
-    if text:
-        matching = matching.filter(name__icontains=text)
+    others = Technician.objects.of(job.organization_id).filter(is_active=True)
+    if job.technician_id is not None:
+        others = others.exclude(pk=job.technician_id)
+    matching = others.filter(name__icontains=text) if text else others
     count = matching.count()
     services.load_road_times(job, policies.search_radius(job))
     choices = _technicians_nearby(job, text) if job.lat is not None else []
@@ -53,9 +54,9 @@ def find_choices(job: Job, text: str = "", chosen: int = 0) -> tuple[list[Choice
         ]
     shown = choices[:MAX_CHOICES]
     if chosen and chosen not in {choice.technician_id for choice in shown}:
-        rows = Technician.objects.of(job.organization_id).filter(pk=chosen, is_active=True)
+        rows = others.filter(pk=chosen)
         shown = [*(_choice_of(job, row) for row in rows), *shown[: MAX_CHOICES - 1]]
-    return _warn_unreachable(job, shown), max(0, count - len(shown))
+    return _warn_unreachable(job, _with_refusals(job, shown)), max(0, count - len(shown))
 
 
 def _warn_unreachable(job: Job, shown: list[Choice]) -> list[Choice]:
@@ -89,7 +90,6 @@ def _technicians_nearby(job: Job, text: str, limit: int = MAX_CONSIDERED) -> lis
     )
     preferences = policies.preferences_of(job, skills)
     ranked = rules.rank_candidates(policy, result.considered, clock.now(), preferences)
-    refused = _refusals(job)
     return [
         Choice(
             candidate.technician.technician_id,
@@ -98,10 +98,9 @@ def _technicians_nearby(job: Job, text: str, limit: int = MAX_CONSIDERED) -> lis
             candidate.technician.travel_s,
             candidate.technician.open_jobs,
             candidate.technician.max_open_jobs,
-            refused.get(candidate.technician.technician_id)
-            or ("" if candidate.technician.is_in else candidate.technician.reason),
-            candidate.technician.is_in and candidate.technician.technician_id not in refused,
-            candidate.technician.code == AT_LIMIT and candidate.technician.technician_id not in refused,
+            "" if candidate.technician.is_in else candidate.technician.reason,
+            candidate.technician.is_in,
+            candidate.technician.code == AT_LIMIT,
         )
         for candidate in ranked
         if text.casefold() in candidate.technician.name.casefold()
@@ -109,10 +108,17 @@ def _technicians_nearby(job: Job, text: str, limit: int = MAX_CONSIDERED) -> lis
     ]
 
 
-def _refusals(job: Job) -> dict[int, str]:
-    """Return why technicians get no further offer of this job, by id."""
+def _with_refusals(job: Job, choices: list[Choice]) -> list[Choice]:
+    """Warn of technicians who get no further offer of this job. The refusal replaces every other warning."""
     declined = job.offers.filter(outcome=rules.Outcome.DECLINED).values_list("technician_id", flat=True)
-    return dict.fromkeys(declined, "declined this job") | dict.fromkeys(job.not_again, "said they can't make it")
+    refused = dict.fromkeys(declined, "declined this job")
+    refused |= dict.fromkeys(job.not_again, "said they can't make it")
+    return [
+        replace(choice, warning=refused[choice.technician_id], is_in=False, is_at_limit=False)
+        if choice.technician_id in refused
+        else choice
+        for choice in choices
+    ]
 
 
 def _skills(job: Job) -> list[int]:
@@ -163,7 +169,7 @@ def find_warnings(job: Job) -> DropWarnings:
     """Return what speaks against dropping the job on technicians. Nothing is known of a job without a position."""
     if job.lat is None:
         return DropWarnings({}, "", {})
-    choices = _technicians_nearby(job, "", limit=MAX_CHECKED)
+    choices = _with_refusals(job, _technicians_nearby(job, "", limit=MAX_CHECKED))
     warnings = {choice.technician_id: "" if choice.is_at_limit else choice.warning for choice in choices}
     if job.technician_id is not None:
         warnings[job.technician_id] = ""
