@@ -45,6 +45,7 @@ UNFOLD = {
         lambda request: static("dispatch/texts.js"),
         lambda request: static("dispatch/live.js"),
         lambda request: static("dispatch/alerts.js"),
+        lambda request: static("dispatch/drafts.js"),
         lambda request: static("dispatch/admin.js"),
     ],
 }

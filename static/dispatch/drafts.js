@@ -1,22 +1,34 @@
-/* Keep what is being written. A field with `data-draft`, a name that is unique on the site, gets its text back after its
-   part of the page was replaced, and in the same tab after another page was open. Its form keeps its nonce, so that a
-   text whose reply was lost is not stored twice. Sending the form or signing out ends the draft. */
+/* Keep what is being written. A field with `data-draft`, a name that is unique on the site and begins with the id of the
+   user, gets its text back after its part of the page was replaced, and in the same tab after another page was open. Its
+   form keeps its nonce, so that a text whose reply was lost is not stored twice. Sending the form ends the draft. Signing
+   out ends all drafts, and so does the first page of another user (`data-user`). */
 (() => {
   "use strict";
 
   const PREFIX = "dispatch.draft.";
-  const keyOf = (field) => PREFIX + field.dataset.draft;
 
-  function stored(field) {
-    try { return JSON.parse(sessionStorage.getItem(keyOf(field))) || { text: "" }; } catch { return { text: "" }; }
+  function read(name) {
+    try { return JSON.parse(sessionStorage.getItem(PREFIX + name)); } catch { return null; }
   }
 
-  function store(field, text, nonce) {
+  function write(name, draft) {
     try {
-      if (text) sessionStorage.setItem(keyOf(field), JSON.stringify({ text, nonce }));
-      else sessionStorage.removeItem(keyOf(field));
+      if (draft) sessionStorage.setItem(PREFIX + name, JSON.stringify(draft));
+      else sessionStorage.removeItem(PREFIX + name);
     } catch { /* storage is off or full: the text is kept as long as the field is on the page */ }
   }
+
+  /* End all drafts, or those of others than this user. */
+  function end(user = "") {
+    try {
+      for (const key of Object.keys(sessionStorage)) {
+        if (key.startsWith(PREFIX) && !(user && key.startsWith(`${PREFIX}${user}-`))) sessionStorage.removeItem(key);
+      }
+    } catch { /* storage is off: there are none */ }
+  }
+
+  const stored = (field) => read(field.dataset.draft) || { text: "" };
+  const store = (field, text, nonce) => write(field.dataset.draft, text && { text, nonce });
 
   const keep = (field) => store(field, field.value, field.form.elements.nonce?.value);
 
@@ -45,7 +57,7 @@
     const field = requestConfig.verb === "post" && requestConfig.elt.querySelector("[data-draft]");
     if (!field || requestConfig.triggeringEvent?.submitter?.name || xhr.getResponseHeader("HX-Redirect")) return;
     if (xhr.status === 422 && !field.isConnected) reportRefusal(xhr);
-    if (xhr.status >= 300) return;
+    if (xhr.status !== 200) return;
     const shown = document.querySelector(`[data-draft="${field.dataset.draft}"]`);
     const text = shown ? shown.value : stored(field).text;
     const sent = requestConfig.parameters[field.name];
@@ -70,11 +82,11 @@
 
   document.addEventListener("input", (event) => { if (event.target.matches("[data-draft]")) written(event.target); });
   document.addEventListener("htmx:afterSettle", restore);
-  document.addEventListener("DOMContentLoaded", restore);
-  document.addEventListener("submit", (event) => {
-    if (!event.target.matches("[data-sign-out]")) return;
-    try {
-      for (const key of Object.keys(sessionStorage)) if (key.startsWith(PREFIX)) sessionStorage.removeItem(key);
-    } catch { /* storage is off: there are none */ }
+  document.addEventListener("DOMContentLoaded", () => {
+    const user = document.querySelector("[data-user]")?.dataset.user;
+    if (user) end(user);
+    restore();
   });
+  document.addEventListener("submit", (event) => { if (event.target.matches("[data-sign-out], #logout-form")) end(); }); // the latter is the admin theme's
+  if (window.Dispatch) window.Dispatch.drafts = { read, write };
 })();
