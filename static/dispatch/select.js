@@ -36,12 +36,13 @@
   document.addEventListener("DOMContentLoaded", () => {
     show();
     new MutationObserver(show).observe(document.getElementById("board"), { childList: true, subtree: true });
-    /* The jobs named in the event are done; others stay selected. */
+    /* The jobs named in the event are done; others stay selected. The panel shows a question about the former selection,
+       unless it is about to show why some were refused. */
     document.body.addEventListener("dispatch:selected", (event) => {
       for (const id of event.detail.done) picked.delete(String(id));
       if (picked.size) show();
       else stop();
-      if (document.querySelector("#ask [name=confirmed]")) window.Dispatch.board.close();
+      if (!event.detail.keeps_panel && document.querySelector("#ask [name=confirmed]")) window.Dispatch.board.close();
     });
   });
   document.addEventListener("change", (event) => {

@@ -60,8 +60,10 @@ def test_a_job_that_changed_after_the_question_is_left_alone_and_named(desk):
     changed, other = desk.job("pending"), desk.job("pending")
     chosen = ask(desk, "cancel", changed, other)
     services.correct(changed.pk, correction=services.Correction(), priority=1, actor=BOB)
-    page = confirm(desk, "cancel", chosen, reason="Storm is over").content.decode()
+    answer = confirm(desk, "cancel", chosen, reason="Storm is over")
+    page = answer.content.decode()
     assert (status(changed), status(other)) == ("pending", "cancelled")
+    assert json.loads(answer["HX-Trigger"])["dispatch:selected"]["done"] == [other.pk], "the other stays selected"
     assert "Canceled 1 job." in page
     assert f'data-open="{changed.pk}"' in page
     assert "Bob" in page

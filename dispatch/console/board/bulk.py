@@ -190,7 +190,8 @@ def _render_result(request: HttpRequest, name: str, result: BulkResult) -> HttpR
         events = {"dispatch:note": {"text": said, "tone": "good"}, "dispatch:selected": {"done": result.done}}
         return views_base.with_dom_events(answer, events)
     context = {"said": said, "refused": result.refused, "left": _count(len(result.refused))}
-    return _render(request, "_bulk_result.html", context, 200)
+    answer = _render(request, "_bulk_result.html", context, 200)
+    return views_base.with_dom_events(answer, {"dispatch:selected": {"done": result.done, "keeps_panel": True}})
 
 
 def _render(request: HttpRequest, part: str, context: dict[str, Any], status: int) -> HttpResponse:
