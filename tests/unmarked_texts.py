@@ -38,8 +38,8 @@ TEMPLATES = (
     "templates/usersessions/*.html",
 )
 SCRIPTS = (
-    "alerts", "board", "keys", "live", "map", "map_picker", "new_job", "outbox", "page", "passkeys", "press",
-    "reports", "select", "timeline", "tour",
+    "alerts", "board", "filters", "keys", "live", "map", "map_picker", "new_job", "outbox", "page", "passkeys",
+    "press", "reports", "select", "timeline", "tour",
 )  # fmt: skip
 # Modules whose refusals and messages people read on pages. Those of the API stay in English.
 MODULES = (
