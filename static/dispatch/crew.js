@@ -1,5 +1,5 @@
 /* Keep the technician strip up to date. A technician's state depends on offers, on jobs, and on the time: a shift begins
-   or ends without an event. An open group and the focus stay. */
+   or ends without an event. An open group and the focus stay. The links of the technicians keep what the address says. */
 (() => {
   "use strict";
 
@@ -26,11 +26,11 @@
   function keep(slot) {
     const at = slot.contains(document.activeElement) ? document.activeElement : null;
     const group = at?.closest("details")?.dataset.group;
-    const address = at?.getAttribute("href");
+    const technician = at?.dataset.technician;
     const label = at?.getAttribute("aria-label");
     kept = {
       open: slot.querySelector("details[open]")?.dataset.group,
-      focus: address ? `[href="${address}"]` : label ? `[aria-label="${CSS.escape(label)}"]` : group ? `[data-group="${group}"] summary` : "",
+      focus: technician ? `[data-technician="${technician}"]` : label ? `[aria-label="${CSS.escape(label)}"]` : group ? `[data-group="${group}"] summary` : "",
     };
   }
 
@@ -41,6 +41,17 @@
     kept = null;
   }
 
+  /* A technician is one more filter: the others, the layout and the map stay. They may have changed since the link was
+     rendered. */
+  function aim({ target }) {
+    const link = target.closest?.("#crew-slot a[data-technician]");
+    if (!link) return;
+    const query = new URLSearchParams(location.search);
+    query.set("technician", link.dataset.technician);
+    link.setAttribute("href", `${location.pathname}?${query}`);
+  }
+
+  for (const kind of ["pointerdown", "focusin", "click"]) document.addEventListener(kind, aim);
   document.addEventListener("DOMContentLoaded", () => {
     document.body.addEventListener("dispatch:events", (event) => {
       if (event.detail.some((one) => SUBJECTS.has(one.subject))) drawSoon();

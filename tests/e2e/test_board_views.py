@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
@@ -80,3 +81,29 @@ def test_view_is_saved_and_opens_first(floor: Floor, sign_in, width, scheme):
     expect(page.locator("#views > summary")).to_contain_text("East <side>")
     page.locator("#clear").click()
     expect(page.locator("[data-list]").get_by_text("2 Oak St").first).to_be_attached()
+
+
+def test_technician_of_the_strip_keeps_the_layout_and_the_filters(floor, sign_in):
+    ann, bo = floor.crew("Ann", "Bo")
+    make.service_type(floor.organization, "plumbing", name="Plumbing")
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/?layout=list&columns=assigned"))
+    crew = page.locator("#crew-slot")
+    page.get_by_label("Service", exact=True).select_option("plumbing")
+    expect(page).to_have_url(re.compile("service=plumbing"))
+    page.keyboard.press("g")
+    page.keyboard.press("m")
+    expect(page).to_have_url(re.compile("map=1"))
+    crew.locator("summary", has_text="Available").click()
+    crew.get_by_role("link", name="Ann").click()
+    expect(page.get_by_role("checkbox", name="Ann")).to_be_checked()
+    kept = {"layout": "list", "columns": "assigned", "service": "plumbing", "map": "1"}
+    assert query_of(page) == {**kept, "technician": str(ann.pk)}
+    live(page)
+    crew.locator("summary", has_text="Available").click()
+    crew.get_by_role("link", name="Bo").press("Enter")
+    expect(page.get_by_role("checkbox", name="Bo")).to_be_checked()
+    assert query_of(page) == {**kept, "technician": str(bo.pk)}
+
+
+def query_of(page: Page) -> dict[str, str]:
+    return dict(parse_qsl(urlsplit(page.url).query))
