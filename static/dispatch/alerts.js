@@ -57,7 +57,7 @@
       },
       body: "{}",
     });
-    if (!answer.ok) throw new Error("HTTP " + answer.status);
+    if (!answer.ok) throw Object.assign(new Error("HTTP " + answer.status), { status: answer.status });
     return answer.json();
   }
 
@@ -149,7 +149,10 @@
     } catch (error) {
       asked.delete(row.id);
       button.disabled = false;
-      button.textContent = T.get("Not saved ({error}). Try again", { error: error.message });
+      /* The browser's words for a lost connection differ, and are not in the page's language. */
+      const words = error.status ? T.get("Not saved ({error}). Try again", { error: error.message }) : T.get("Not saved: the server could not be reached. Try again");
+      button.textContent = words;
+      D.say(words);
     }
   }
 

@@ -214,3 +214,24 @@ def test_toast_under_the_pointer_disappears_when_it_leaves(floor, sign_in):
     page.clock.run_for(11_000)
     expect(note).to_have_count(0)
     assert box(page.locator("#text"))
+
+
+def test_alert_that_could_not_be_acknowledged_says_why(floor, sign_in):
+    make_pending(floor)
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    tell_people()
+    acknowledge = page.locator("#alert-bar").get_by_role("button")
+    expect(acknowledge).to_have_text("Acknowledge")
+    page.route("**/acknowledge/", lambda route: route.abort())
+    page.keyboard.press("x")
+    why = "Not saved: the server could not be reached. Try again"
+    expect(acknowledge).to_have_text(why)
+    expect(page.locator("#said")).to_have_text(why)
+    page.unroute("**/acknowledge/")
+    page.route("**/acknowledge/", lambda route: route.fulfill(status=503))
+    acknowledge.click()
+    expect(acknowledge).to_have_text("Not saved (HTTP 503). Try again")
+    expect(page.locator("#said")).to_have_text("Not saved (HTTP 503). Try again")
+    page.unroute("**/acknowledge/")
+    page.keyboard.press("x")
+    expect(page.locator("#alert-bar")).to_be_hidden()
