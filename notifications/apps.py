@@ -13,6 +13,7 @@ class NotificationsConfig(AppConfig):
         from accounts import services as accounts
         from dispatch.core.privacy.personal_data import register
         from dispatch.jobs import technician_messages
+        from dispatch.technicians import services as technicians
         from notifications import checks, live_updates, metrics, retention, translation  # noqa: F401
         from notifications.channels import phone_codes, sms, voice
         from notifications.personal import PART
@@ -25,6 +26,7 @@ class NotificationsConfig(AppConfig):
         technician_messages.register(push_messages.write_for_technician)
         push_sign_out.register()
         accounts.on_member_left(push_subscriptions.remove_of_member)
+        technicians.on_links_voided(push_subscriptions.remove_of_technician)
         retention.register()
         translation.register()
         live_updates.start_listening()

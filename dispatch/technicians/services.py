@@ -79,6 +79,7 @@ class LeavingHandler(NamedTuple):
 # What may happen to the open jobs of a technician who is deactivated.
 GIVE_BACK, KEEP = "give_back", "keep"
 _leaving: list[LeavingHandler] = []
+_on_links_voided: list[Callable[[int, Actor], None]] = []
 
 
 class OpenJobs(Conflict):
@@ -90,6 +91,15 @@ class OpenJobs(Conflict):
 def on_leaving(handler: LeavingHandler) -> None:
     """Register what happens when a technician is deactivated. Called from AppConfig.ready()."""
     _leaving.append(handler)
+
+
+def on_links_voided(callback: Callable[[int, Actor], None]) -> None:
+    """Register a callback, called with the technician's id and the actor.
+
+    It is called in the transaction that revokes the links to the technician's page, with the technician locked.
+    """
+    if callback not in _on_links_voided:
+        _on_links_voided.append(callback)
 
 
 def lock_jobs_of(technician_id: int) -> None:
@@ -289,12 +299,15 @@ def _change_technician(
     on_duty = changes.pop("on_duty", None)
     if {"lat", "lng"} & changes.keys():
         changes["position_at"] = clock.now()
-    if "phone" in changes and str(changes["phone"]) != str(technician.phone):
+    has_new_phone = "phone" in changes and str(changes["phone"]) != str(technician.phone)
+    if has_new_phone:
         changes["link_version"] = technician.link_version + 1  # the old phone still has the old link
     if changes:
         for name, value in changes.items():
             setattr(technician, name, value)
         technician.save(update_fields=list(changes))
+    for callback in _on_links_voided if has_new_phone else ():
+        callback(technician_id, actor)
     if skills is not None:
         technician.skills.set(skills)
     if shifts is not None:
@@ -356,9 +369,14 @@ def set_shifts(technician: Technician, shifts: Iterable[ShiftTimes]) -> None:
 
 @transaction.atomic
 def void_links(technician_id: int, *, actor: Actor) -> None:
-    """Revoke all existing links to the technician's page. Raises Technician.DoesNotExist."""
+    """Revoke all existing links to the technician's page, and what was set up there in their browsers.
+
+    Raises Technician.DoesNotExist.
+    """
     technician = Technician.objects.select_for_update(no_key=True).get(pk=technician_id)
     technician.link_version += 1
     technician.save(update_fields=["link_version"])
     kind = "technician.links_voided"
     events.append(technician.organization_id, kind, technician_id, actor=actor, name=technician.name)
+    for callback in _on_links_voided:
+        callback(technician_id, actor)

@@ -133,6 +133,8 @@ def subscribe(
     server_key, digest = push_keys.load_keys().public, hash_endpoint(endpoint)
     with transaction.atomic():
         Organization.objects.select_for_update(no_key=True).get(pk=organization.pk)  # two adds at once
+        if isinstance(owner, Technician):
+            _require_valid_link(owner)
         rows = PushSubscription.objects.of(organization.pk)
         same = rows.filter(endpoint_hash=digest).defer("endpoint", "keys")
         kind = "user" if isinstance(owner, User) else "technician"
@@ -172,6 +174,16 @@ def remove(row: PushSubscription, *, actor: Actor) -> None:
 def remove_of_member(organization_id: int, user_id: int, actor: Actor) -> None:
     """Remove the browsers of a member who leaves. Should they return, they turn push on again."""
     rows = PushSubscription.objects.of(organization_id).filter(user_id=user_id).defer("endpoint", "keys")
+    for row in rows.order_by("pk"):
+        remove(row, actor=actor)
+
+
+def remove_of_technician(technician_id: int, actor: Actor) -> None:
+    """Remove the technician's browsers, because the links to their page are revoked.
+
+    A lost phone would go on getting messages, each with a new link. Call it with the technician locked.
+    """
+    rows = PushSubscription.objects.filter(technician_id=technician_id).defer("endpoint", "keys")
     for row in rows.order_by("pk"):
         remove(row, actor=actor)
 
@@ -241,6 +253,13 @@ def record_failure(subscription_id: int, failure: Failure) -> None:
         elif row.failures >= MAX_FAILURES and not failure.is_permanent:
             row.paused_until = now + PAUSE
         row.save(update_fields=["failures", "error", "tried_at", "failure", "failed_at", "paused_until"])
+
+
+def _require_valid_link(technician: Technician) -> None:
+    """Lock the technician. Raise ValidationError if the link by which they were found was revoked since."""
+    rows = Technician.objects.select_for_update(no_key=True).filter(pk=technician.pk, is_active=True)
+    if rows.filter(link_version=technician.link_version).first() is None:
+        raise ValidationError(_("This link is no longer valid."))
 
 
 def _owned_by(owner: Owner) -> dict[str, Any]:

@@ -293,13 +293,13 @@ def _release_technician(job: Job, outcome: Outcome, reason: str, actor: Actor, n
     """
     if job.technician_id is None or job.status != Job.Status.ASSIGNED:
         return
+    technicians.remove_open_job(job.technician_id)  # locks them before the browsers that the news goes to
     telephony.cancel_texts(Q(purpose="job", subject_id=job.pk), actor=actor)
     customer_texts.withdraw(job, *customer_texts.ABOUT_COMING)
     if news is None:
         notices.supersede(job, job.technician_id, because=THEY_CANNOT_MAKE_IT)
     else:
         notices.inform(job, job.technician_id, news)
-    technicians.remove_open_job(job.technician_id)
     accepted = job.offers.select_for_update(no_key=True).filter(status=Offer.Status.ACCEPTED).first()
     if accepted is not None:
         accepted.status, accepted.outcome, accepted.reason = Offer.Status.RESCINDED, outcome, reason[:160]
