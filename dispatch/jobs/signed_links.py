@@ -1,7 +1,8 @@
 """Sign and verify links: the offer page, the technician's page, the customer's page.
 
-A link carries an id and an expiry time, or the customer's phone as a digest, signed with a separate salt for each
-kind, so that a link of one kind is never valid as another. The link is the only credential: nobody signs in.
+A link carries ids, an expiry time, the version of the technician's links, or the customer's phone as a digest.
+Each kind is signed with a separate salt, so that a link of one kind is never valid as another. The link is
+the only credential: nobody signs in.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ T = TypeVar("T")
 
 # An offer page shows the result for a day. It accepts answers only while the offer is live.
 OFFER_LINK = timedelta(days=1)
+# The `link_version` of a technician whose links were never revoked.
+FIRST_VERSION = 1
 
 
 class InvalidLink(Exception):
@@ -33,16 +36,30 @@ class InvalidLink(Exception):
 
 
 def offer_url(offer: Offer) -> str:
-    """Return the URL of the offer page."""
-    return _url("offer", _sign("offer", [offer.pk, offer.technician_id], OFFER_LINK))
+    """Return the URL of the offer page. A new `link_version` of its technician revokes it."""
+    numbers = [offer.pk, offer.technician_id, offer.technician.link_version]
+    return _url("offer", _sign("offer", numbers, OFFER_LINK))
 
 
 def offer_of(token: str) -> Offer:
-    """Return the offer of a link. Raises InvalidLink."""
-    offer_id, technician_id = _read("offer", token, 2)
+    """Return the offer of a link. Raises InvalidLink, also for revoked links and inactive technicians."""
+    offer_id, technician_id, version = _read_offer_token(token)
     offers = Offer.objects.select_related("technician", "job__service_type", "job__organization")
     matches = offers.filter(pk=offer_id, technician_id=technician_id, technician__is_active=True)
-    return _require_row(matches.filter(organization__is_active=True).first())
+    return _require_row(matches.filter(technician__link_version=version, organization__is_active=True).first())
+
+
+def _read_offer_token(token: str) -> list[int]:
+    """Return the ids of the offer and the technician, and the version of the technician's links.
+
+    Links of releases that didn't name the version are valid while the technician's links were never revoked.
+    """
+    try:
+        return _read("offer", token, 3)
+    except InvalidLink as error:
+        if error.expired:
+            raise
+    return [*_read("offer", token, 2), FIRST_VERSION]
 
 
 def technician_url(technician: Technician) -> str:
