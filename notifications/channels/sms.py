@@ -29,11 +29,12 @@ class AlertSmsHandler:
     """Handler for texts and inbound calls of purpose `alert`. A text's subject is a Delivery."""
 
     def should_send(self, text: Text) -> bool:
-        """Return False if the alert was acknowledged or resolved, or the person has left the organization."""
+        """Return False if the alert was acknowledged or resolved, or the person has left or has another phone."""
         if text.subject_id is None:
             return True
         row = load_delivery(text.subject_id)
-        return is_needed(row.notification) and not find_obstacle(row)
+        has_phone = str(recipient_of(row).phone) == str(text.to_phone)
+        return has_phone and is_needed(row.notification) and not find_obstacle(row)
 
     def on_status_change(self, text: Text) -> None:
         """Record the text's status on its delivery."""

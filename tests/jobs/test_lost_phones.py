@@ -10,12 +10,15 @@ import pytest
 from django.test import Client
 
 from dispatch.core import clock
-from dispatch.jobs import signed_links
-from dispatch.jobs.models import Offer
+from dispatch.core.models import Event
+from dispatch.jobs import services, signed_links
+from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.services import notice_delivery, threads
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
+from dispatch.telephony.models import Call, Text
 from tests.harness.jobs import MARIA, Floor
-from tests.jobs.test_technician_notices import assigned_to
+from tests.jobs.test_technician_notices import assigned_to, deliver, notice, texting  # noqa: F401
 from tests.support import factories
 
 Loss = Callable[[Technician], None]
@@ -86,3 +89,94 @@ def test_links_of_offers_still_expire_after_a_day(floor: Floor) -> None:
     paths = [path_of_offer(offer), earlier_path_of(offer)]
     clock.travel(25 * 3600)
     assert [Client().get(path).status_code for path in paths] == [410, 410]
+
+
+# --- Texts that wait ---------------------------------------------------------------------------------------------
+def assigned_by_hand(floor: Floor, technician: Technician) -> Job:
+    """A job that a dispatcher has assigned to the technician. Its text waits."""
+    job = floor.started()
+    assert services.assign(job.pk, technician.pk, actor=MARIA, confirm_unfit=True).assigned
+    floor.until(lambda: not Call.objects.filter(ended_at=None).exists())
+    return floor.job(job)
+
+
+def texts_to(floor: Floor, phone: str) -> list[str]:
+    return [text["body"] for text in floor.sim.messages(to=phone)]
+
+
+def test_assignment_is_not_texted_to_a_former_phone_but_called(texting: Floor) -> None:  # noqa: F811
+    (ann,) = texting.crew("Ann")
+    former = str(ann.phone)
+    job = assigned_by_hand(texting, ann)
+    change_phone(ann)
+    ann.refresh_from_db()
+    deliver(texting)
+    texting.until(lambda: Text.objects.get(purpose="job").status == "canceled")
+    deliver(texting)
+    texting.rings(ann).answer().hears("You have a new job").press("1").hears("Thank you")
+    assert (notice(job).status, notice(job).reached_by) == ("reached", "call")
+    assert texts_to(texting, former) == []
+
+
+def test_text_that_arrives_at_a_former_phone_informs_nobody(texting: Floor) -> None:  # noqa: F811
+    (ann,) = texting.crew("Ann")
+    job = assigned_by_hand(texting, ann)
+    Text.objects.filter(purpose="job").update(status="sent")
+    change_phone(ann)
+    ann.refresh_from_db()
+    Text.objects.filter(purpose="job").update(status="delivered", ended_at=clock.now())
+    notice_delivery.advance_notice(notice(job).pk)
+    assert notice(job).status == "sending"
+    deliver(texting)
+    texting.rings(ann).answer().press("1").hears("Thank you")
+    assert (notice(job).status, notice(job).reached_by) == ("reached", "call")
+
+
+def test_alert_about_the_technician_stays_when_a_former_phone_gets_the_text(texting: Floor) -> None:  # noqa: F811
+    (ann,) = texting.crew("Ann")
+    job = assigned_by_hand(texting, ann)
+    Text.objects.filter(purpose="job").update(status="sent")
+    change_phone(ann)
+    clock.travel(301)
+    services.advance_due_notices()
+    assert notice(job).status == "unreached"
+    Text.objects.filter(purpose="job").update(status="delivered", ended_at=clock.now())
+    notice_delivery.advance_notice(notice(job).pk)
+    assert notice(job).status == "unreached"
+
+
+def test_address_of_an_accepted_job_is_not_texted_to_a_former_phone(texting: Floor) -> None:  # noqa: F811
+    (ann,) = texting.crew("Ann")
+    assigned_to(texting, ann)
+    change_phone(ann)
+    texting.send_texts()
+    assert Text.objects.get(purpose="job").status == "canceled"
+
+
+def test_offer_is_not_texted_to_a_former_phone(texting: Floor) -> None:  # noqa: F811
+    texting.set_policy(offer_by_text=True)
+    (ann,) = texting.crew("Ann")
+    texting.started()
+    change_phone(ann)
+    texting.send_texts()
+    assert Text.objects.get(purpose="offer").status == "canceled"
+
+
+def test_dispatchers_learn_that_their_text_did_not_go_to_a_former_phone(texting: Floor) -> None:  # noqa: F811
+    (ann,) = texting.crew("Ann")
+    job = assigned_to(texting, ann)
+    threads.send(job.pk, "The gate code is 4711", actor=MARIA)
+    change_phone(ann)
+    texting.send_texts()
+    assert Text.objects.get(purpose="thread").status == "canceled"
+    texting.until(lambda: Event.objects.filter(kind="job.text_failed", subject_id=job.pk).exists())
+
+
+def test_other_changes_of_a_technician_stop_no_text(texting: Floor) -> None:  # noqa: F811
+    (ann,) = texting.crew("Ann")
+    job = assigned_by_hand(texting, ann)
+    technicians.change_technician(ann.pk, {"name": "Anna", "phone": str(ann.phone)}, actor=MARIA)
+    technicians.void_links(ann.pk, actor=MARIA)
+    deliver(texting)
+    texting.until(lambda: notice(job).status == "reached")
+    assert notice(job).reached_by == "text"

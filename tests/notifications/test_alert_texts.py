@@ -18,6 +18,7 @@ from notifications.services import acknowledge
 from notifications.services.deliveries import apply_text_report
 from tests.core.threads import Elsewhere
 from tests.notifications.conftest import Watch
+from tests.support import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -145,3 +146,16 @@ def test_sent_and_undelivered_reports_may_arrive_together(texting):
     late.finish()
     delivery = Delivery.objects.get(pk=text.subject_id)
     assert (delivery.status, delivery.error) == ("failed", "Unreachable")
+
+
+def test_alert_is_not_texted_to_a_former_phone(texting):
+    ana = texting.dispatcher("Ana")
+    only_texts(texting, ana)
+    texting.alert()
+    texting.after(121)
+    text = Text.objects.get(purpose="alert")
+    User.objects.filter(pk=ana.pk).update(phone=factories.phone())
+    send_texts()
+    text.refresh_from_db()
+    assert text.status == "canceled"
+    texting.until(lambda: ("Ana", "sms", "failed") in texting.ways(Alert.objects.get()))

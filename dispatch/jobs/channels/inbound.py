@@ -16,11 +16,11 @@ from dispatch.core.languages import gettext, translated
 from dispatch.jobs import policies, signed_links
 from dispatch.jobs.channels import menu
 from dispatch.jobs.channels.voice import prompt_context, result_sentences
-from dispatch.jobs.models import Offer
+from dispatch.jobs.models import JobText, Offer
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.rules.menu import GOODBYE, NO_MORE_JOBS, MenuState, Page, no_jobs
 from dispatch.jobs.rules.on_the_way import MAX_LATE_MINUTES, read_on_the_way
-from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, report_late, threads
+from dispatch.jobs.services import Answer, AnswerChannel, answer_offer, report_late, sms, threads
 from dispatch.jobs.services.answers import offer_state
 from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
@@ -44,8 +44,9 @@ class OfferSmsHandler:
     """Handles texts of purpose `offer`. Their subject is an Offer."""
 
     def should_send(self, text: Text) -> bool:
-        """Return True while the offer can be answered."""
-        return Offer.objects.filter(pk=text.subject_id or 0, status="pending", expires_at__gt=clock.now()).exists()
+        """Return True while the offer can be answered, and the phone is the technician's."""
+        live = Offer.objects.filter(pk=text.subject_id or 0, status="pending", expires_at__gt=clock.now())
+        return live.filter(technician__phone=str(text.to_phone)).exists()
 
     def on_status_change(self, text: Text) -> None:
         """Do nothing: the offer also goes by phone, so no state depends on the text."""
@@ -55,8 +56,9 @@ class ThreadSmsHandler:
     """Handles texts of purpose `thread`: what dispatchers write to technicians. Their subject is a Job."""
 
     def should_send(self, text: Text) -> bool:
-        """Return True: a person wrote it."""
-        return True
+        """Return True, because a person wrote it, unless the technician has another phone now."""
+        row = JobText.objects.filter(text=text).select_related("technician").first()
+        return row is not None and sms.goes_to(text, row.technician)
 
     def on_status_change(self, text: Text) -> None:
         """Notify the dispatchers if the text will not arrive."""

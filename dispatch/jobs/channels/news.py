@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from django.db.models import Q
 
 from dispatch.core.languages import translated
-from dispatch.jobs.models import TechnicianNotice
+from dispatch.jobs.models import Job, TechnicianNotice
 from dispatch.jobs.rules import phrases
-from dispatch.jobs.services import notice_delivery, notices
+from dispatch.jobs.services import notice_delivery, notices, sms
 from dispatch.telephony import handlers
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call, Text
@@ -45,9 +45,17 @@ class NewsSmsHandler:
     """Handles texts of purposes `job_news` and `job`, which a notice may refer to."""
 
     def should_send(self, text: Text) -> bool:
-        """Return False for news that something newer has replaced, or that waits for the end of quiet hours."""
-        about = TechnicianNotice.objects.filter(text_id=text.pk)
-        return not about.filter(Q(status=notices.Status.SUPERSEDED) | Q(deferred_until__isnull=False)).exists()
+        """Return False for news that something newer has replaced, or that waits for the end of quiet hours.
+
+        Neither does a text go to a phone that is no longer the technician's.
+        """
+        about = TechnicianNotice.objects.filter(text_id=text.pk).select_related("technician")
+        if about.filter(Q(status=notices.Status.SUPERSEDED) | Q(deferred_until__isnull=False)).exists():
+            return False
+        subject: TechnicianNotice | Job | None = about.first()
+        if subject is None and text.purpose == Text.Purpose.JOB:  # of a job that the technician accepted
+            subject = Job.objects.filter(pk=text.subject_id or 0).select_related("technician").first()
+        return subject is not None and sms.goes_to(text, subject.technician)
 
     def on_status_change(self, text: Text) -> None:
         """Record that the text arrived, or call the technician because it cannot arrive."""

@@ -68,6 +68,8 @@ def advance_notice(notice_id: int) -> None:
         if notice.status in (Status.REACHED, Status.SUPERSEDED):
             return
         text = Text.objects.filter(pk=notice.text_id).first() if notice.text_id else None
+        if text is not None and not sms.goes_to(text, notice.technician):
+            text = None  # they have another phone now, and don't know what arrives at the former one
         if text is not None and text.status == Text.Status.DELIVERED:
             _mark_reached(job, notice, "text")
         elif any(pressed.key == CONFIRM_KEY for pressed in telephony.keys_of(PURPOSE, notice.pk)):

@@ -126,6 +126,11 @@ def send_link(technician: Technician, *, actor: Actor = SYSTEM) -> Text:
     )
 
 
+def goes_to(text: Text, technician: Technician | None) -> bool:
+    """Return whether the text goes to the technician's present phone. A former one is lost, or somebody else's."""
+    return technician is not None and str(text.to_phone) == str(technician.phone)
+
+
 def prompt_context(job: Job, distance_m: int = 0, *, is_spoken: bool = False) -> phrases.PromptContext:
     """Return the facts of the job for a text, or for a call. What the customer entered contains no links."""
     number = str(job.customer_phone) if is_spoken else job.customer_phone.as_national if job.customer_phone else ""
