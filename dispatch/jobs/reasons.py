@@ -79,6 +79,7 @@ STORED = (
     mark_stored("the technician was deactivated"),
     mark_stored("the organization was deactivated"),
     mark_stored("the job has changed again"),
+    mark_stored("the technician has reported on the job"),
     mark_stored("the text was delivered"),
     mark_stored("a dispatcher told the technician"),
     mark_stored("no pool for calls"),

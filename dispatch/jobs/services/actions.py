@@ -238,7 +238,7 @@ def complete(job_id: int, *, actor: Actor, version: int | None = None, note: str
         transitions.append_job_event(job, "job.completed", actor=actor, technician_id=job.technician_id, note=note)
         customer_texts.withdraw(job, CustomerTextKind.RECEIVED, *customer_texts.ABOUT_COMING)
         customer_texts.inform_customer(job, CustomerTextKind.COMPLETED)
-        notices.check_deferred(job)
+        notices.end_known(job, actor)
     return job
 
 

@@ -64,7 +64,7 @@ def report_on_the_way(
             by=actor.type, eta_minutes=eta_minutes, eta=eta, note=note,
         )  # fmt: skip
         customer_texts.inform_customer(job, CustomerTextKind.ON_THE_WAY)
-        notices.check_deferred(job)
+        notices.end_known(job, actor)
     return job
 
 
@@ -78,7 +78,7 @@ def mark_started(job_id: int, *, actor: Actor, version: int | None = None, note:
         transitions.save_job(job)
         transitions.append_job_event(job, "job.started", actor=actor, technician_id=job.technician_id, note=note)
         customer_texts.withdraw(job, *customer_texts.ABOUT_COMING)
-        notices.check_deferred(job)
+        notices.end_known(job, actor)
     return job
 
 
@@ -114,7 +114,7 @@ def report_late(
             minutes=minutes, by=by or actor.type, note=note,
         )  # fmt: skip
         customer_texts.inform_customer(job, CustomerTextKind.RUNNING_LATE)
-        notices.check_deferred(job)
+        notices.end_known(job, actor)
     return job
 
 

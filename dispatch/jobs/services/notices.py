@@ -153,8 +153,12 @@ def _stop(notice: TechnicianNotice) -> None:
     """Cancel the notice's text if it has not left, and hang up its call."""
     if notice.text_id is not None:
         telephony.cancel_texts(Q(pk=notice.text_id))
+    _hang_up(notice, "the job has changed again")
+
+
+def _hang_up(notice: TechnicianNotice, reason: str) -> None:
     if call := telephony.open_call_of(PURPOSE, notice.pk):
-        telephony.hang_up(call.pk, reason="the job has changed again")
+        telephony.hang_up(call.pk, reason=reason)
 
 
 def drop(job: Job, notice: TechnicianNotice, because: str = "") -> None:
@@ -206,6 +210,33 @@ def _has_job(job: Job, notice: TechnicianNotice) -> bool:
 
 
 # --- the end of a notice ----------------------------------------------------------------------------------------
+
+
+def end_known(job: Job, actor: Actor) -> None:
+    """End the notices that the technician has the job, because `actor` reported on it. The job must be locked.
+
+    A report of the technician shows that they know; a text that waits still brings them the address. After the end
+    of the job, its changes don't matter either. The alert about an undelivered notice ends.
+    """
+    assert job.technician_id is not None
+    check_deferred(job)
+    is_over = job.status != Job.Status.ASSIGNED
+    if not is_over and (actor.type, actor.id) != ("technician", job.technician_id):
+        return
+    rows = job.notices.filter(technician_id=job.technician_id, status__in=(Status.SENDING, Status.UNREACHED))
+    known = rows.exclude(news__in=LOSSES) if is_over else rows.filter(news__in=GAINS)
+    alerted: TechnicianNotice | None = None
+    for notice in known.filter(deferred_until=None).select_related("technician").order_by("pk"):
+        alerted = notice if notice.status == Status.UNREACHED else alerted
+        notice.status, notice.next_action_at = Status.SUPERSEDED if is_over else Status.REACHED, None
+        notice.save(update_fields=["status", "next_action_at"])
+        if is_over:
+            _stop(notice)
+        else:
+            _hang_up(notice, "the technician has reported on the job")
+    if alerted is not None:
+        append_notice_event(job, alerted, "job.notice_superseded", SYSTEM)
+        raise_again(job)
 
 
 def supersede(job: Job, technician_id: int, *, because: str) -> None:
@@ -283,8 +314,7 @@ def mark_told(job: Job, notice: TechnicianNotice, *, actor: Actor, note: str = "
     notice.status, notice.reached_by, notice.next_action_at = Status.REACHED, "dispatcher", None
     notice.save(update_fields=["status", "reached_by", "next_action_at"])
     append_notice_event(job, notice, "job.technician_told", actor, note=note)
-    if call := telephony.open_call_of(PURPOSE, notice.pk):
-        telephony.hang_up(call.pk, reason="a dispatcher told the technician")
+    _hang_up(notice, "a dispatcher told the technician")
 
 
 def raise_again(job: Job) -> None:
