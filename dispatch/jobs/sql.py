@@ -470,9 +470,9 @@ def drifted_technicians(limit: int, but: Collection[int] = ()) -> list[int]:
     return [row[0] for row in rows]
 
 
-def jobs_whose_technician_is_free() -> QuerySet:
-    """Select ids of jobs that wait for technicians with another offer, one of whom is now free."""
-    free = Technician.objects.filter(pk=OuterRef("technician_id"), live_offer_id=None)
+def jobs_whose_technician_is_free(but: Collection[int] = ()) -> QuerySet:
+    """Select ids of jobs that wait for technicians with another offer, one of whom, not in `but`, is now free."""
+    free = Technician.objects.filter(pk=OuterRef("technician_id"), live_offer_id=None).exclude(pk__in=but)
     deferred = Candidate.objects.filter(Exists(free), job_id=OuterRef("pk"), verdict=Candidate.Verdict.DEFERRED)
     waiting = Job.objects.filter(status=Job.Status.DISPATCHING, waiting_for=Job.WaitingFor.TECHNICIAN)
     return waiting.filter(Exists(deferred)).values("pk")

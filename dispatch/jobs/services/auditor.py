@@ -33,7 +33,7 @@ from dispatch.jobs.models import Job, Offer, Submission
 from dispatch.jobs.rules import Outcome
 from dispatch.jobs.services import line_wakeups, slots, transitions
 from dispatch.jobs.services.answers import apply_answers_before_closing, apply_recorded_key
-from dispatch.jobs.services.dispatching import offer_next
+from dispatch.jobs.services.dispatching import offer_next, unavailable_technicians
 from dispatch.jobs.services.offers import call_changed, expire_offer
 from dispatch.jobs.services.recovery import resume_left_behind
 from dispatch.jobs.services.submissions import start_job
@@ -94,11 +94,12 @@ def move_on_waiting() -> int:
     due = Job.objects.filter(status=Job.Status.DISPATCHING, paused_at=None).exclude(
         offers__status=Offer.Status.PENDING
     )
+    is_woken = Q(pk__in=sql.jobs_whose_technician_is_free(but=unavailable_technicians()))
     waiting = due.filter(
         Q(waiting_for=transitions.Waiting.LINE, next_action_at__lte=clock.now())
         | Q(waiting_for=transitions.Waiting.TECHNICIAN, next_action_at__lte=clock.now())
         | Q(waiting_for__in=_FOR_THE_PROVIDER, next_action_at__lte=clock.now())
-        | Q(waiting_for=transitions.Waiting.TECHNICIAN, pk__in=sql.jobs_whose_technician_is_free())
+        | Q(is_woken, waiting_for=transitions.Waiting.TECHNICIAN)
         | (Q(pk__in=sql.first_jobs_waiting_for_a_line(due)) if freed else Q(pk__in=[]))
     ).order_by("priority", "waiting_since", "pk")
     with limit_lock_waits(lock_waits.LOOP_S):
@@ -209,7 +210,7 @@ def _withdraw_left_offer(offer_id: int) -> int:
 
 
 def _rows_to_try(rows: Sequence[tuple[int, uuid.UUID, int, str, datetime]]) -> Iterator[_StepRow]:
-    """Yield the rows of waiting jobs, except those whose technician an earlier job of the pass has taken.
+    """Yield the rows of waiting jobs, except those whose technician an earlier job of the pass took or missed.
 
     Their columns are _STEP, waiting_for and next_action_at. Jobs that are due are yielded anyway. A try costs tens
     of statements, and a hundred jobs may wait for one technician.
@@ -219,7 +220,7 @@ def _rows_to_try(rows: Sequence[tuple[int, uuid.UUID, int, str, datetime]]) -> I
     free = set(woken)
     for pk, token, organization_id, *_ in rows:
         if pk in free:
-            still_free = sql.jobs_whose_technician_is_free().filter(pk__in=free)
+            still_free = sql.jobs_whose_technician_is_free(but=unavailable_technicians()).filter(pk__in=free)
             free = set(still_free.values_list("pk", flat=True))
         if pk in free or pk not in woken:
             free.discard(pk)

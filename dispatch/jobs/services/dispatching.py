@@ -40,6 +40,9 @@ PLACE_WITHIN = timedelta(seconds=15)
 # Technicians whose rows another session had locked a moment ago, and the lock timeout for such a row (seconds).
 _held = RecentlyBlocked(10.0)
 HELD_WAIT_S = 0.01
+# Technicians whom a try could not call a moment ago, although they have no other offer: their phone was on another
+# call, or their row was locked. All jobs that wait for them would be tried every second.
+_unavailable = RecentlyBlocked(5.0)
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,11 @@ class FirstStep:
 
     step: _Step
     busy: set[int]
+
+
+def unavailable_technicians() -> set[int]:
+    """Return the technicians for whom waiting jobs are tried only when due, although they have no other offer."""
+    return _unavailable.keys()
 
 
 def make_first_offer(job: Job, readiness: DispatchReadiness) -> FirstStep:
@@ -213,6 +221,7 @@ def _try_candidate(
         if not is_lock_timeout(error):
             raise
         _held.add(candidate.technician_id)
+        _unavailable.add(candidate.technician_id)
         return _defer_candidate(job, candidate, "another change to this technician was in progress", busy)
     fitness = ranking.describe_reason(job, policy, fitness, policies.preferences_of(job, readiness.skills))
     if fitness.verdict == "out":
@@ -228,6 +237,7 @@ def _try_candidate(
         with transaction.atomic():
             offer, call = _make_offer(job, state, pool, fitness, offer_id())
     except PhoneBusy:
+        _unavailable.add(candidate.technician_id)
         return _defer_candidate(job, candidate, "their phone is on another call", busy)
     except CallNotAllowed as refused:
         return _skip_candidate(job, candidate, fitness, str(refused))
