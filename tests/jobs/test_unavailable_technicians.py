@@ -13,7 +13,7 @@ from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
 from tests.harness.jobs import MARIA, Floor, started_job
 from tests.phones import manual
-from tests.support.row_locks import held
+from tests.support.row_locks import ends_while_held, held
 
 
 @pytest.fixture
@@ -89,3 +89,37 @@ def test_locked_technician_costs_a_try_of_one_waiting_job(
     memory.clear()
     services.move_on_waiting()
     assert floor.offers(jobs[0]) == [("Ann", "pending")]
+
+
+# --- A row that is locked when the cascade would end -------------------------------------------------------------
+def alone_after_ann(floor: Floor, **policy: object) -> tuple[Job, Technician]:
+    """A job whose first technician, Ann, has not answered in time. Bob is left."""
+    floor.set_policy(answer_timeout_s=700, ring_timeout_s=600, **policy)
+    ann, bob = floor.crew("Ann", "Bob")
+    job = floor.started()
+    floor.rings(ann)
+    clock.travel(710)
+    return job, bob
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_locked_technician_is_called_later_also_if_a_policy_forbids_waiting(floor: Floor, rounds: int) -> None:
+    job, bob = alone_after_ann(floor, technician_wait_s=0, rounds=rounds)
+    ends_while_held([bob], services.audit)
+    now = floor.job(job)
+    assert (now.status, now.round, now.failed_steps, floor.offers(job)) == (
+        "dispatching",
+        1,
+        0,
+        [("Ann", "timed_out")],
+    )
+    clock.travel(10)
+    services.audit()
+    assert floor.offers(job) == [("Ann", "timed_out"), ("Bob", "pending")]
+
+
+def test_technician_on_another_call_still_ends_the_cascade_of_such_a_policy(floor: Floor) -> None:
+    floor.set_policy(technician_wait_s=0)
+    on_another_call(floor)
+    job = started_job(floor.organization, floor.service)
+    assert floor.job(job).pending_reason == "exhausted"

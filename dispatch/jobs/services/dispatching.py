@@ -45,6 +45,10 @@ HELD_WAIT_S = 0.01
 _unavailable = RecentlyBlocked(5.0)
 
 
+# Who can't be called at the moment: technician's id → whether it is because another session has locked their row.
+Busy = dict[int, bool]
+
+
 @dataclass(frozen=True)
 class _Step:
     """The result of one transaction.
@@ -69,7 +73,7 @@ class FirstStep:
     """What `make_first_offer` did, and who can't be called at the moment."""
 
     step: _Step
-    busy: set[int]
+    busy: Busy
 
 
 def unavailable_technicians() -> set[int]:
@@ -82,7 +86,7 @@ def make_first_offer(job: Job, readiness: DispatchReadiness) -> FirstStep:
 
     `offer_next` goes on from there after the commit.
     """
-    busy: set[int] = set()
+    busy: Busy = {}
     return FirstStep(_take_step(job, readiness, busy, clock.now(), may_load=False), busy)
 
 
@@ -94,7 +98,7 @@ def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True, first
     process ask the provider to place the calls; otherwise telephony's placer does. Only with `place`, the OSRM
     server is asked before a ranking, between two transactions. `first`: the step that is already committed.
     """
-    busy: set[int] = first.busy if first else set()
+    busy: Busy = first.busy if first else {}
     may_load = place
     calls: list[Call] = []
     current = uuid.UUID(str(token))
@@ -125,7 +129,7 @@ def offer_next(job_id: int, token: str | uuid.UUID, *, place: bool = True, first
             fault_injection.crash_point("jobs.offer.placed")
 
 
-def _commit_step(job_id: int, token: uuid.UUID, busy: set[int], *, may_load: bool) -> _Step:
+def _commit_step(job_id: int, token: uuid.UUID, busy: Busy, *, may_load: bool) -> _Step:
     """Take the job's next step in a transaction."""
     with lock_waits.limited_transaction(defers_fsync=True):
         job = transitions.lock_job(job_id, "organization")
@@ -137,7 +141,7 @@ def _commit_step(job_id: int, token: uuid.UUID, busy: set[int], *, may_load: boo
         return _take_step(job, sql.load_readiness(job, now), busy, now, may_load=may_load)
 
 
-def _take_step(job: Job, readiness: DispatchReadiness, busy: set[int], now: datetime, *, may_load: bool) -> _Step:
+def _take_step(job: Job, readiness: DispatchReadiness, busy: Busy, now: datetime, *, may_load: bool) -> _Step:
     """Take the next step of a job that this transaction has locked or created."""
     offers = readiness.offers
     policy = policies.frozen_policy(job)
@@ -161,9 +165,11 @@ def _take_step(job: Job, readiness: DispatchReadiness, busy: set[int], now: date
         policy,
         readiness.candidates,
         readiness,
-        busy=busy | set_aside.keys(),
+        busy=busy.keys() | set_aside.keys(),
         may_wait=bool(set_aside) or (policy.technician_wait_s > 0 and not waited),
     )
+    if any(busy.values()) and (step.kind == "round" or (step.kind == "exhausted" and not pending)):
+        raise ranking.rows_are_locked()  # the round ends without them, although nobody knows whether they are free
     match step.kind:
         case "offer":
             assert step.technician_id is not None
@@ -207,7 +213,7 @@ def _begin_round(job: Job, policy: CascadePolicy, readiness: DispatchReadiness) 
 
 
 def _try_candidate(
-    job: Job, state: CascadeState, candidate: CandidateRow, others: list[CandidateRow], busy: set[int]
+    job: Job, state: CascadeState, candidate: CandidateRow, others: list[CandidateRow], busy: Busy
 ) -> _Step:
     """Check the candidate's current eligibility, and offer them the job. `others` come after them."""
     policy, readiness = state.policy, state.readiness
@@ -222,7 +228,8 @@ def _try_candidate(
             raise
         _held.add(candidate.technician_id)
         _unavailable.add(candidate.technician_id)
-        return _defer_candidate(job, candidate, "another change to this technician was in progress", busy)
+        reason = "another change to this technician was in progress"
+        return _defer_candidate(job, candidate, reason, busy, is_locked=True)
     fitness = ranking.describe_reason(job, policy, fitness, policies.preferences_of(job, readiness.skills))
     if fitness.verdict == "out":
         return _skip_candidate(job, candidate, fitness, fitness.reason)
@@ -367,15 +374,17 @@ def _skip_candidate(job: Job, candidate: CandidateRow, technician: Nearby, reaso
     return _AGAIN
 
 
-def _defer_candidate(job: Job, candidate: CandidateRow, reason: str, busy: set[int]) -> _Step:
-    """Defer a candidate who has another pending offer."""
+def _defer_candidate(
+    job: Job, candidate: CandidateRow, reason: str, busy: Busy, *, is_locked: bool = False
+) -> _Step:
+    """Defer a candidate who has another pending offer or can't be called at the moment."""
     sql.defer_candidates(job, {candidate.technician_id: reason[:160]})
-    busy.add(candidate.technician_id)
+    busy[candidate.technician_id] = is_locked
     return _AGAIN
 
 
 def _defer_busy(
-    job: Job, readiness: DispatchReadiness, policy: CascadePolicy, others: list[CandidateRow], busy: set[int]
+    job: Job, readiness: DispatchReadiness, policy: CascadePolicy, others: list[CandidateRow], busy: Busy
 ) -> None:
     """Defer all others who have another offer now, so that a job does not lock each of them when all are busy."""
     if not others:
@@ -391,7 +400,7 @@ def _defer_busy(
         if (before[technician_id].verdict, before[technician_id].reason) != (Candidate.Verdict.DEFERRED, reason)
     }
     sql.defer_candidates(job, changed)
-    busy.update(reasons)
+    busy.update(dict.fromkeys(reasons, False))
 
 
 def _start_after_hold(job: Job) -> _Step:

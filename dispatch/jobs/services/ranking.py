@@ -204,6 +204,16 @@ def widen_search(job: Job, policy: CascadePolicy, readiness: DispatchReadiness) 
     return facts | _measure_facts(added)
 
 
+def rows_are_locked() -> OperationalError:
+    """Return the lock timeout of a cascade that would go on without technicians whose rows are locked.
+
+    The step, or the start of the job, is repeated.
+    """
+    error = OperationalError("The rows of eligible technicians are locked.")
+    error.__cause__ = LockNotAvailable()
+    return error
+
+
 def _require_somebody(
     job: Job, policy: CascadePolicy, readiness: DispatchReadiness, newly: Sequence[rules.Ranked[Nearby]]
 ) -> None:
@@ -211,7 +221,7 @@ def _require_somebody(
     rows = {row.technician_id: row for row in readiness.candidates}
     rows |= {one.technician.technician_id: CandidateRow.new(one) for one in newly}
     if next_step(job, policy, rows.values(), readiness).kind == "exhausted":
-        raise OperationalError("The rows of all eligible technicians are locked.") from LockNotAvailable()
+        raise rows_are_locked()
 
 
 def next_step(
@@ -259,7 +269,7 @@ def without_locked(ranking: RankedTechnicians, not_again: Sequence[int]) -> Rank
     ranked = [candidate for candidate in ranking.ranked if candidate.technician.technician_id in free]
     fit = sum(_is_eligible(candidate, not_again) for candidate in ranked)
     if ranking.fit and not fit:
-        raise OperationalError("The rows of all eligible technicians are locked.") from LockNotAvailable()
+        raise rows_are_locked()
     return replace(ranking, ranked=ranked, fit=fit)
 
 
