@@ -17,7 +17,13 @@ class NotificationsConfig(AppConfig):
         from notifications import checks, live_updates, metrics, retention, translation  # noqa: F401
         from notifications.channels import phone_codes, sms, voice
         from notifications.personal import PART
-        from notifications.services import phone_confirmation, push_messages, push_sign_out, push_subscriptions
+        from notifications.services import (
+            ownership,
+            phone_confirmation,
+            push_messages,
+            push_sign_out,
+            push_subscriptions,
+        )
 
         voice.register()
         sms.register()
@@ -26,6 +32,7 @@ class NotificationsConfig(AppConfig):
         technician_messages.register(push_messages.write_for_technician)
         push_sign_out.register()
         accounts.on_member_left(push_subscriptions.remove_of_member)
+        accounts.on_member_left(ownership.release_of_member)
         technicians.on_links_voided(push_subscriptions.remove_of_technician)
         retention.register()
         translation.register()

@@ -38,6 +38,7 @@ def append_alert_event(alert: Alert, verb: str, *, actor: Actor = SYSTEM, **data
         actor=actor,
         alert_id=alert.pk,
         event_id=alert.event_id,
+        alert_kind=alert.kind,
         **data,
     )
 

@@ -75,6 +75,14 @@ def release(organization: Organization, subject_type: str, subject_id: int, *, a
     return gone
 
 
+def release_of_member(organization_id: int, user_id: int, actor: Actor) -> None:
+    """End the ownership of a member who leaves: a job that an outage stopped resumes only if nobody owns it."""
+    rows = Claim.objects.of(organization_id).filter(user_id=user_id).order_by("pk")
+    for row in rows.select_for_update(no_key=True):
+        row.delete()
+        _append_event(organization_id, "released", row.subject_type, row.subject_id, actor)
+
+
 def delete_ownership(event: Event) -> None:
     """Delete an ownership that was claimed before the event that ended the cause, unless another cause is open."""
     about = Notification.objects.of(event.organization_id).filter(

@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import pytest
+from django.db import transaction
 
+from accounts import services as accounts
+from accounts.models import Membership, User
+from accounts.tenancy import actor_of
 from dispatch.console.board.cards import cards_of
 from dispatch.core import clock, events
 from dispatch.core.models import Event
 from dispatch.jobs import queries
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.services import recovery
+from notifications.models import Alert, Claim
+from notifications.services import acknowledge_alert, ownership
+from notifications.services.alerts import append_alert_event
+from notifications.services.notifications import handle
+from tests.harness.jobs import MARIA, Floor
 from tests.jobs.test_provider_outages import account, account_events, pass_time
 from tests.phones import answer
+from tests.support import factories
 
 
 def handed_over(floor, count: int) -> list[int]:
@@ -137,3 +147,63 @@ def test_job_whose_acknowledged_alert_returned_resumes_by_itself(floor):
     assert recovery.resume_after_outage(floor.organization.pk) == 0
     events.append(floor.organization.pk, "job.alert_returned", job.pk)  # nobody did anything
     assert recovery.resume_after_outage(floor.organization.pk) == 1
+
+
+def leave(floor: Floor, user: User) -> None:
+    accounts.remove_member(Membership.objects.get(user=user).pk, actor=MARIA)
+
+
+def deactivate(floor: Floor, user: User) -> None:
+    accounts.change_member(Membership.objects.get(user=user).pk, is_active=False, actor=MARIA)
+
+
+@pytest.mark.parametrize("go", [leave, deactivate])
+def test_job_resumes_whose_owner_has_left(floor, go):
+    dora = factories.dispatcher(floor.organization, "Dora")
+    floor.crew("Ann")
+    job = floor.job(handed_over(floor, 1)[0])
+    ownership.claim(floor.organization, "job", job.pk, user=dora, actor=actor_of(dora))
+    assert recovery.resume_after_outage(floor.organization.pk) == 0
+    go(floor, dora)
+    assert not Claim.objects.exists()
+    released = Event.objects.get(kind="job.released", subject_id=job.pk)
+    assert released.actor_label == MARIA.label
+    assert recovery.resume_after_outage(floor.organization.pk) == 1
+
+
+def test_claims_of_others_stay_when_a_member_leaves(floor):
+    dora, eva = (factories.dispatcher(floor.organization, name) for name in ("Dora", "Eva"))
+    job = floor.started()
+    ownership.claim(floor.organization, "job", job.pk, user=eva, actor=actor_of(eva))
+    leave(floor, dora)
+    assert Claim.objects.get().user == eva
+
+
+def raise_alerts(floor) -> None:
+    with transaction.atomic():
+        handle(list(Event.objects.order_by("id")))
+
+
+def test_acknowledgment_of_another_alert_is_no_claim_of_the_job(floor):
+    dora = factories.dispatcher(floor.organization, "Dora")
+    floor.crew("Ann")
+    job = floor.job(handed_over(floor, 1)[0])
+    events.append(job.organization_id, "job.technician_unreached", job.pk, technician="Bob")
+    raise_alerts(floor)
+    other = Alert.objects.get(kind="job.technician_unreached")
+    acknowledge_alert(other.pk, user=dora, actor=actor_of(dora), via="page")
+    ownership.claim(floor.organization, "job", job.pk, user=dora, actor=actor_of(dora))
+    append_alert_event(other, "alert_returned", by="Dora")
+    assert recovery.resume_after_outage(floor.organization.pk) == 0, "Dora still owns the job"
+    ownership.release(floor.organization, "job", job.pk, actor=actor_of(dora))
+    append_alert_event(other, "alert_acknowledged", actor=actor_of(dora))
+    assert recovery.resume_after_outage(floor.organization.pk, 1) == 1
+
+
+def test_acknowledgment_of_its_alert_claims_a_pending_job(floor):
+    dora = factories.dispatcher(floor.organization, "Dora")
+    floor.crew("Ann")
+    handed_over(floor, 1)
+    raise_alerts(floor)
+    acknowledge_alert(Alert.objects.get(kind="job.pending").pk, user=dora, actor=actor_of(dora), via="page")
+    assert recovery.resume_after_outage(floor.organization.pk) == 0

@@ -6,7 +6,7 @@ from functools import partial
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Exists, OuterRef, QuerySet
+from django.db.models import Exists, OuterRef, Q, QuerySet
 
 from dispatch.capacity import account_outages
 from dispatch.capacity.models import ProviderAccount
@@ -125,6 +125,8 @@ def _resume(job_id: int, *, is_trial: bool = False) -> bool:
 
 def _is_owned(job: Job) -> bool:
     about = Event.objects.filter(subject_type="job", subject_id=job.pk, kind__in=(*_CLAIMED, *_RELEASED))
+    # Another alert, such as one about the job's former technician, says nothing of who acts on the pending job.
+    about = about.filter(Q(data__alert_kind="job.pending") | ~Q(data__has_key="alert_kind"))
     since = job.waiting_since or job.created_at
     last = about.filter(at__gte=since).order_by("-id").values_list("kind", flat=True).first()
     return last in _CLAIMED
