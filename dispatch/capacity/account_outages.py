@@ -76,6 +76,12 @@ RETURNING id, is_active
 """
 
 
+# The condition that calls may be placed from an OutboundNumber now: neither it nor its pool is paused, and its
+# account has no outage.
+IS_USABLE = Q(Q(account__outage="") | Q(account__is_on_trial=True)) & Q(
+    is_paused=False, pool__is_paused=False, account__is_active=True
+)
+
 _on_end: list[Callable[[int], None]] = []
 _on_unused_trial: list[Callable[[int], None]] = []
 
@@ -281,10 +287,7 @@ def substitute_senders(number: OutboundNumber) -> list[OutboundNumber]:
 
 
 def _usable_numbers(pool_id: int) -> QuerySet[OutboundNumber]:
-    numbers: QuerySet[OutboundNumber] = OutboundNumber.objects.filter(
-        Q(account__outage="") | Q(account__is_on_trial=True),
-        pool_id=pool_id, is_paused=False, pool__is_paused=False, account__is_active=True,
-    )  # fmt: skip
+    numbers: QuerySet[OutboundNumber] = OutboundNumber.objects.filter(IS_USABLE, pool_id=pool_id)
     return numbers
 
 

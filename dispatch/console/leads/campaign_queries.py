@@ -24,7 +24,10 @@ from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
 from dispatch.leads import progress
+from dispatch.leads.explain import describe_engine_hold
 from dispatch.leads.models import Campaign, Lead, LeadDispatch
+from dispatch.leads.rules.descriptions import describe_waiting
+from dispatch.leads.rules.states import Reason
 from dispatch.leads.services.branches import branches_of
 from dispatch.telephony.models import Call
 from dispatch.telephony.rules import NEVER_PLACED
@@ -66,6 +69,8 @@ def load_row(campaign: Campaign) -> tuple[CampaignRow, list[BarRow]]:
     now = clock.now()
     dispatch = LeadDispatch.objects.of(campaign.organization_id).first()
     row = CampaignRow(campaign, dispatch.mode if dispatch else LeadDispatch.Mode.OFF)
+    is_paused = dispatch is not None and dispatch.is_paused
+    row.hold = describe_waiting(Reason.ORGANIZATION_PAUSED) if is_paused else describe_engine_hold()
     outcomes: Counter[str] = Counter()
     for counted in progress.count_leads(campaign.organization_id, next_hours(campaign.organization, now)):
         if counted.campaign_id != campaign.pk:

@@ -17,6 +17,7 @@ from dispatch.core.api.serializers import MAX_LATEST
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 from dispatch.leads import progress
+from dispatch.leads.explain import describe_engine_hold
 from dispatch.leads.models import Campaign, Lead, LeadDispatch
 from dispatch.leads.progress import LeadCounts
 from dispatch.leads.rules import descriptions
@@ -36,7 +37,8 @@ class CampaignRow:
     """A campaign with its counts.
 
     `called`: finished leads that were called. `share`: percentage of finished leads, 0 to 100. `mode`: the
-    organization's mode.
+    organization's mode. `hold`: on the campaign's page, the words for a switch of the organization or of all
+    organizations that holds its leads, or "".
     """
 
     campaign: Campaign
@@ -46,6 +48,7 @@ class CampaignRow:
     finished: int = 0
     answered: int = 0
     called: int = 0
+    hold: str = ""
 
     def add(self, counted: LeadCounts) -> None:
         """Add a group of leads to the counts."""
@@ -118,7 +121,11 @@ class NumberRow:
 
 @dataclass
 class Overview:
-    """All data of the page. `dispatch`: the organization's switch (unsaved and off if it was never set)."""
+    """All data of the page.
+
+    `dispatch`: the organization's switch (unsaved and off if it was never set). `engine_hold`: the words for the
+    switch that holds the due leads of all organizations, or "".
+    """
 
     dispatch: LeadDispatch
     campaigns: list[CampaignRow]
@@ -131,6 +138,7 @@ class Overview:
     calling: int = 0
     finished: int = 0
     answered: int = 0
+    engine_hold: str = ""
     empty: bool = field(default=False)
 
 
@@ -156,14 +164,16 @@ def load_overview(organization: Organization) -> Overview:
         elif counted.status == Lead.Status.FINISHED:
             outcomes[counted.outcome] = outcomes.get(counted.outcome, 0) + counted.leads
     due = sum(counted.due for counted in counts)
+    hold = describe_engine_hold()
     overview = Overview(
         dispatch=dispatch,
         campaigns=list(lines.values()),
-        waits=_waits(waits, due, now),
+        waits=_waits(waits, due, now, hold),
         outcomes=build_bars(sorted(outcomes.items(), key=lambda item: -item[1])),
         hours=_hours(organization, hours, counts),
         numbers=_numbers(organization),
         due=due,
+        engine_hold=hold,
     )
     for name in ("waiting", "calling", "finished", "answered"):
         setattr(overview, name, sum(getattr(line, name) for line in overview.campaigns))
@@ -186,9 +196,10 @@ def calls_of(leads: Iterable[Lead]) -> dict[int, list[Call]]:
     return calls
 
 
-def _waits(reasons: dict[str, list[tuple[int, datetime]]], due: int, now: datetime) -> list[Wait]:
-    """Return the waits: due leads first, then by count."""
-    rows = [Wait(_("Waiting for a line"), due, None, "calling")] if due else []
+def _waits(reasons: dict[str, list[tuple[int, datetime]]], due: int, now: datetime, hold: str) -> list[Wait]:
+    """Return the waits: due leads first, then by count. `hold`: why no due lead is called, or ""."""
+    waiting = (hold, "late") if hold else (_("Waiting for a line"), "calling")
+    rows = [Wait(waiting[0], due, None, waiting[1])] if due else []
     for reason, counted in reasons.items():
         count, first = sum(number for number, _ in counted), min(moment for _, moment in counted)
         words = descriptions.describe_waiting(reason)
