@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import time
 from typing import Any
 
-from django.db.models import Count, Q, Sum
+from django.db.models import Count, F, Q, Sum
 
+from dispatch.capacity import account_outages
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.core.languages import gettext as _
@@ -39,7 +40,8 @@ class CampaignPreview:
 class GoLivePreview:
     """The preview of going live.
 
-    `people` counts distinct phones over all campaigns that would call. `lines`: the maximum of simultaneous calls.
+    `people` counts distinct phones over all campaigns that would call. `lines`: the maximum of their simultaneous
+    calls.
     `obstacle`: why no campaign makes calls, or "".
     """
 
@@ -82,23 +84,21 @@ def preview(organization_id: int) -> GoLivePreview:
     }
     rows = waiting.order_by().values("campaign").annotate(**counts)
     by_campaign = {pk: (people, due) for pk, people, due in rows.values_list("campaign", *counts)}
+    lines = _lines_by_pool(organization_id)
     campaigns = [
-        CampaignPreview(campaign, *by_campaign.get(campaign.pk, (0, 0)), _obstacle_of(campaign))
+        CampaignPreview(
+            campaign, *by_campaign.get(campaign.pk, (0, 0)), _obstacle_of(campaign, lines.get(campaign.pool_id, 0))
+        )
         for campaign in Campaign.objects.filter(organization_id=organization_id)
         .select_related("agent")
         .order_by("name", "pk")
     ]
     calling = [row.campaign for row in campaigns if not row.obstacle and row.people]
     total = waiting.filter(campaign__in=calling).aggregate(**counts)
-    numbers = OutboundNumber.objects.filter(
-        pool__in={campaign.pool_id for campaign in calling},
-        is_paused=False,
-        pool__is_paused=False,
-        account__is_active=True,
-    )
-    lines = numbers.aggregate(lines=Sum("max_channels"))["lines"] or 0
-    obstacle = _obstacle(organization_id, bool(calling), lines)
-    return GoLivePreview(campaigns, total["people"], total["due"], lines, obstacle)
+    at_once = sum(lines[pool_id] for pool_id in {campaign.pool_id for campaign in calling})
+    obstacles = {row.obstacle for row in campaigns if row.people}
+    obstacle = _obstacle(organization_id, set() if calling else obstacles)
+    return GoLivePreview(campaigns, total["people"], total["due"], at_once, obstacle)
 
 
 def hours_of(campaign: Campaign) -> str:
@@ -125,17 +125,34 @@ def _people(count: int) -> str:
     return f"{count:,} {'person' if count == 1 else 'people'}"
 
 
-def _obstacle_of(campaign: Campaign) -> str:
+def _lines_by_pool(organization_id: int) -> dict[int, int]:
+    """Return how many leads each pool can call at once now. Pools without a usable number are left out."""
+    numbers = OutboundNumber.objects.filter(account_outages.IS_USABLE, organization_id=organization_id)
+    lines = Sum(F("max_channels") - F("reserved_for_alerts") - F("reserved_for_offers"))
+    rows = numbers.order_by().values_list("pool", "pool__concurrency").annotate(lines=lines)
+    return {pool_id: min(total, concurrency) for pool_id, concurrency, total in rows}
+
+
+def _obstacle_of(campaign: Campaign, lines: int) -> str:
     if not campaign.has_words:
         return _("No script: nobody is called until you write one.")
-    return _("Paused: nobody is called until you resume it.") if campaign.is_paused else ""
+    if campaign.is_paused:
+        return _("Paused: nobody is called until you resume it.")
+    if lines:
+        return ""
+    if account_outages.outage_of_pool(campaign.pool_id):
+        return _("The phone provider has an outage. Nobody is called until it ends.")
+    return _("No caller number is available. Nobody is called until you add or resume one.")
 
 
-def _obstacle(organization_id: int, has_people: bool, lines: int) -> str:
+def _obstacle(organization_id: int, obstacles: set[str]) -> str:
+    """Return the obstacle of all campaigns. `obstacles`: theirs, if they prevent all calls."""
     if EngineSwitch.objects.filter(is_stopped=True).exists():
         return _("Calling is stopped for all organizations. Nobody is called until it resumes.")
+    if EngineSwitch.objects.filter(promoter_paused=True).exists():
+        return _("Calls to due leads are paused for all organizations. Nobody is called until they resume.")
     if LeadDispatch.objects.filter(organization_id=organization_id, is_paused=True).exists():
         return _("Calling is paused for this organization. Nobody is called until you resume it.")
-    if has_people and not lines:
-        return _("No caller number is available. Nobody is called until you add or resume one.")
-    return ""
+    if len(obstacles) > 1:
+        return _("No campaign that has leads can make calls.")
+    return next(iter(obstacles), "")

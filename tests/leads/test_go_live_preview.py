@@ -1,0 +1,95 @@
+"""The preview of going live counts only the calls that would be made."""
+
+from __future__ import annotations
+
+import pytest
+
+from dispatch.capacity.models import OutboundNumber
+from dispatch.core import clock
+from dispatch.core.events import SYSTEM
+from dispatch.leads.go_live_preview import preview
+from dispatch.leads.models import Campaign, Lead
+from dispatch.leads.services import switches
+from tests.support import factories as make
+
+pytestmark = pytest.mark.django_db
+
+NO_NUMBER = "No caller number is available. Nobody is called until you add or resume one."
+OUTAGE = "The phone provider has an outage. Nobody is called until it ends."
+
+
+@pytest.fixture
+def campaign() -> Campaign:
+    organization = make.organization()
+    pool = make.pool(organization)
+    make.number(organization, pool=pool, max_channels=7)
+    return Campaign.objects.create(
+        organization=organization, pool=pool, code="spring", name="Spring sale", script="Hello."
+    )
+
+
+def lead(campaign: Campaign, **fields: object) -> Lead:
+    return campaign.leads.create(organization=campaign.organization, **{"phone": make.phone(), **fields})
+
+
+def add_campaign(campaign: Campaign, **pool: object) -> Campaign:
+    organization = campaign.organization
+    return Campaign.objects.create(
+        organization=organization, pool=make.pool(organization, **pool), code="x", name="Xmas", script="Hello."
+    )
+
+
+def obstacles(campaign: Campaign) -> dict[str, str]:
+    return {row.campaign.name: row.obstacle for row in preview(campaign.organization_id).campaigns}
+
+
+@pytest.mark.parametrize("is_paused", [True, False])
+def test_campaigns_of_a_pool_without_usable_numbers_call_nobody(campaign: Campaign, is_paused: bool) -> None:
+    other = add_campaign(campaign, is_paused=is_paused)
+    make.number(campaign.organization, pool=other.pool, is_paused=not is_paused)
+    lead(campaign)
+    lead(other)
+    found = preview(campaign.organization_id)
+    assert (found.people, found.due, found.lines, found.obstacle) == (1, 1, 7, "")
+    assert obstacles(campaign) == {"Spring sale": "", "Xmas": NO_NUMBER}
+    campaign.pool.numbers.update(is_paused=True)
+    found = preview(campaign.organization_id)
+    assert (found.people, found.lines, found.summary) == (0, 0, NO_NUMBER)
+
+
+def test_lines_are_at_most_the_limit_of_their_pool(campaign: Campaign) -> None:
+    other = add_campaign(campaign, concurrency=2)
+    make.number(campaign.organization, pool=other.pool, max_channels=5)
+    lead(campaign)
+    lead(other)
+    assert preview(campaign.organization_id).lines == 7 + 2
+
+
+def test_lines_reserved_for_jobs_do_not_call_leads(campaign: Campaign) -> None:
+    lead(campaign)
+    OutboundNumber.objects.update(reserved_for_alerts=1, reserved_for_offers=2)
+    assert preview(campaign.organization_id).lines == 4
+    OutboundNumber.objects.update(reserved_for_offers=6)
+    assert preview(campaign.organization_id).obstacle == NO_NUMBER
+
+
+def test_an_outage_of_the_provider_calls_nobody(campaign: Campaign) -> None:
+    lead(campaign)
+    account = OutboundNumber.objects.get().account
+    account.outage, account.outage_since = "no_answer", clock.now()
+    account.save()
+    found = preview(campaign.organization_id)
+    assert (found.people, found.lines, found.obstacle) == (0, 0, OUTAGE)
+
+
+def test_a_paused_promoter_calls_nobody(campaign: Campaign) -> None:
+    lead(campaign)
+    switches.set_engine(promoter_paused=True, actor=SYSTEM)
+    assert preview(campaign.organization_id).summary.startswith("Calls to due leads are paused")
+
+
+def test_campaigns_with_different_obstacles_are_not_empty(campaign: Campaign) -> None:
+    lead(campaign)
+    lead(add_campaign(campaign))
+    Campaign.objects.filter(pk=campaign.pk).update(is_paused=True)
+    assert preview(campaign.organization_id).summary == "No campaign that has leads can make calls."
