@@ -116,7 +116,7 @@ def _reasons_not_called(organization: Organization, phones: list[str]) -> dict[s
     leads = Lead.objects.of(organization).filter(phone__in=phones).order_by("id")
     return {
         str(lead.phone): (
-            descriptions.describe_outcome(outcome)
+            descriptions.describe_outcome(outcome, lead.reason)
             if (outcome := _end_of(lead))
             else descriptions.describe_waiting(lead.reason)
         ).rstrip(".")

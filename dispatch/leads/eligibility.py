@@ -109,11 +109,12 @@ def load_batch(leads: Sequence[LeadFacts], now: datetime) -> BatchContext:
     }
     customers = {each for each in customers if each[1]}
     exclusions = refused()
-    batch.refused = {(organization, phone) for organization, phone in exclusions if organization}
-    batch.refused_everywhere = {phone for organization, phone in exclusions if not organization}
+    batch.refused = {(pk, phone) for pk, phone, is_opt_out in exclusions if pk is not None and not is_opt_out}
+    batch.opted_out = {(pk, phone) for pk, phone, is_opt_out in exclusions if is_opt_out}
+    batch.refused_everywhere = {phone for pk, phone, _ in exclusions if pk is None}
     for organization, leads_of in _by_organization(leads).items():
-        pending = replay.find_refused(organization, leads_of, replay.DO_NOT_CALL, replay.OPT_OUT)
-        batch.refused |= {(organization, phone) for phone in pending}
+        for kind, pairs_of_kind in ((replay.DO_NOT_CALL, batch.refused), (replay.OPT_OUT, batch.opted_out)):
+            pairs_of_kind |= {(organization, phone) for phone in replay.find_refused(organization, leads_of, kind)}
     for organization, phone, began in dialed():
         batch.dialed.setdefault((organization, phone), []).append(began)
     if customers:

@@ -26,21 +26,22 @@ LEFT JOIN leads_voiceagent a ON a.campaign_id = c.id
 """
 
 # %(organizations)s, %(phones)s: parallel arrays, one pair per lead. Returns the pairs (organization id, phone)
-# that may not be called, including opt-outs by text. The organization is null for phones that nobody may call.
+# that may not be called, and whether the phone opted out of texts. The organization is null for phones that nobody
+# may call.
 REFUSED = """
-SELECT d.organization_id, d.phone FROM leads_donotcall d
+SELECT d.organization_id, d.phone, false FROM leads_donotcall d
 JOIN (
     SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (organization_id, phone)
 ) w
     USING (organization_id, phone)
 UNION ALL
-SELECT o.organization_id, o.phone FROM telephony_optout o
+SELECT o.organization_id, o.phone, true FROM telephony_optout o
 JOIN (
     SELECT DISTINCT * FROM unnest(%(organizations)s::bigint[], %(phones)s::text[]) AS w (organization_id, phone)
 ) w
     USING (organization_id, phone)
 UNION ALL
-SELECT NULL, phone FROM leads_donotcalleverywhere WHERE phone = ANY(%(phones)s::text[])
+SELECT NULL, phone, false FROM leads_donotcalleverywhere WHERE phone = ANY(%(phones)s::text[])
 """
 
 # The same parameters, and %(since)s. Returns when each call was requested that the provider may have made. A call

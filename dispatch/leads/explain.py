@@ -15,7 +15,7 @@ from dispatch.core.languages import gettext as _
 from dispatch.core.stored_texts import translate_stored
 from dispatch.leads.models import EngineSwitch, Lead
 from dispatch.leads.rules import descriptions
-from dispatch.leads.rules.states import Reason
+from dispatch.leads.rules.states import Outcome, Reason
 from dispatch.telephony import services as telephony
 from dispatch.telephony.models import Call
 
@@ -24,7 +24,8 @@ def explain_lead(lead: Lead) -> str:
     """Explain why this lead was called, is not called yet, or will never be called."""
     now = clock.now()
     if lead.status == Lead.Status.FINISHED:
-        return descriptions.describe_outcome(lead.outcome)
+        refused = lead.outcome == Outcome.EXHAUSTED and not lead.attempts  # by the provider, each time
+        return descriptions.describe_outcome(Outcome.NOT_PLACED if refused else lead.outcome, lead.reason)
     if lead.status == Lead.Status.PROCESSING:
         if lead.cancel_requested_at is not None:
             return _("Canceled. Its call is being hung up.")

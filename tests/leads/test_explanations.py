@@ -12,8 +12,10 @@ from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.leads.explain import explain_lead
-from dispatch.leads.models import Campaign, Lead, LeadDispatch
+from dispatch.leads.models import Campaign, DoNotCallEverywhere, Lead, LeadDispatch
 from dispatch.leads.services import switches
+from dispatch.telephony.services import sms
+from tests.harness.leads import Floor
 from tests.support import factories as make
 from tests.support.factories import browser
 
@@ -83,3 +85,61 @@ def test_due_leads_name_the_outage_of_their_numbers(campaign: Campaign, due: Lea
     assert explain_lead(due).endswith(outage)
     make.number(campaign.organization, pool=campaign.pool, account=make.account(campaign.organization))
     assert explain_lead(due).endswith("waiting for a free line of pool Spring."), "another account works"
+
+
+ENDS = {
+    ("not_placed", "country_not_allowed"): "Not called: calls to its country aren't allowed.",
+    ("not_placed", "most_attempts"): "The phone provider never accepted the call.",
+    ("attempts_exhausted", "most_attempts"): "The phone provider never accepted the call.",
+    ("precheck_failed", "precheck_no"): "The pre-check reported that the call is no longer wanted.",
+    ("precheck_failed", "precheck_no_answer"): "Not called: the pre-check didn't respond.",
+    ("precheck_failed", "precheck_later"): "Not called: the pre-check asked Dispatch to wait for too long.",
+    ("failed", "error"): "Not called: every try failed because of an error.",
+    ("failed", "called"): "The call failed.",
+    ("do_not_call", "do_not_call"): "On the do-not-call list.",
+    ("outside_window", "never_permitted"): "Not called: outside the permitted hours for too long.",
+    ("outside_window", "attempts_24h"): (
+        "Not called: the maximum number of calls in 24 hours allowed none for too long."
+    ),
+    ("outside_window", "customer_rate"): "Not called: the customer's rate limit allowed no call for too long.",
+}
+
+
+@pytest.mark.parametrize(("outcome", "reason"), ENDS)
+def test_an_ended_lead_names_what_ended_it(campaign: Campaign, outcome: str, reason: str) -> None:
+    ended = campaign.leads.create(
+        organization=campaign.organization, phone=PHONE, status="finished", outcome=outcome, reason=reason,
+        finished_at=clock.now(),
+    )  # fmt: skip
+    assert explain_lead(ended) == ENDS[outcome, reason]
+
+
+def test_a_lead_that_was_called_in_vain_was_not_refused(campaign: Campaign) -> None:
+    ended = campaign.leads.create(
+        organization=campaign.organization, phone=PHONE, status="finished", outcome="attempts_exhausted",
+        reason="most_attempts", attempts=3, finished_at=clock.now(),
+    )  # fmt: skip
+    assert explain_lead(ended) == "Not reached in any attempt."
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_phone_that_replied_stop_is_found_to_have_opted_out(floor: Floor) -> None:
+    sms.opt_out(floor.organization.pk, PHONE, source="stop")
+    (lead,) = floor.add(PHONE)
+    assert floor.work() == 0
+    row = floor.lead(lead)
+    assert (row.outcome, row.reason) == ("do_not_call", "opted_out")
+    assert explain_lead(row) == "Not called: the number opted out of texts."
+    shown = look_up(browser(make.dispatcher(floor.organization)))
+    assert "Opted out of texts since" in shown
+    assert "(Sent STOP). No campaign calls this number." in shown
+
+
+def test_a_phone_on_the_list_of_all_organizations_is_found_there(page: Client) -> None:
+    assert "On the do-not-call list" not in look_up(page)
+    DoNotCallEverywhere.objects.create(phone=PHONE)
+    assert "On the do-not-call list of all organizations since" in look_up(page)
+
+
+def look_up(page: Client) -> str:
+    return " ".join(page.get(reverse("console:leads_phone"), {"q": PHONE}).content.decode().split())

@@ -77,6 +77,12 @@ def test_the_kill_switch_holds_everything():
     [
         ({}, {"refused": {(7, PHOENIX)}}, End(Outcome.DO_NOT_CALL, Reason.DO_NOT_CALL)),
         ({}, {"refused_everywhere": {PHOENIX}}, End(Outcome.DO_NOT_CALL, Reason.DO_NOT_CALL)),
+        ({}, {"opted_out": {(7, PHOENIX)}}, End(Outcome.DO_NOT_CALL, Reason.OPTED_OUT)),
+        (
+            {},
+            {"refused": {(7, PHOENIX)}, "opted_out": {(7, PHOENIX)}},
+            End(Outcome.DO_NOT_CALL, Reason.DO_NOT_CALL),
+        ),
         ({"attempts": 3}, {}, End(Outcome.EXHAUSTED, Reason.MOST_ATTEMPTS)),
         ({"phone": "+442079460018"}, {}, End(Outcome.NOT_PLACED, Reason.COUNTRY)),
         ({"phone": "+999"}, {}, End(Outcome.INVALID_NUMBER, Reason.NOT_A_NUMBER)),
@@ -160,6 +166,13 @@ def test_hours_that_never_open_end_the_lead_within_its_patience():
     night = lead(contact_from=time(22), contact_until=time(23))
     patient = replace(CAMPAIGN, patience_h=24 * 60)
     assert check_eligibility(night, patient, batch()) == End(Outcome.OUTSIDE_WINDOW, Reason.NEVER_PERMITTED)
+
+
+def test_lead_that_a_limit_of_calls_kept_for_too_long_ends_because_of_it():
+    waiting = lead(wanted_at=NOON - timedelta(hours=160))
+    dialed = {(7, PHOENIX): [NOON - timedelta(hours=2), NOON - timedelta(hours=1)]}
+    found = check_eligibility(waiting, CAMPAIGN, batch(dialed=dialed))
+    assert found == End(Outcome.OUTSIDE_WINDOW, Reason.ATTEMPTS_24H)
 
 
 def test_late_lead_that_is_eligible_now_is_called():

@@ -16,8 +16,9 @@ from dispatch.core.languages import gettext as _
 from dispatch.core.phone_numbers import InvalidPhone, parse_possible_phone
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.go_live_preview import preview
-from dispatch.leads.models import DoNotCall
+from dispatch.leads.models import DoNotCall, DoNotCallEverywhere
 from dispatch.leads.services.consents import consents_of
+from dispatch.telephony.models import OptOut
 
 MAX_LEADS_SHOWN = 50
 
@@ -60,6 +61,8 @@ def phone(request: HttpRequest) -> HttpResponse:
         context["lines"] = [{"lead": lead, "why": explain_lead(lead), "calls": calls[lead.pk]} for lead in leads]
         context["consents"] = consents_of(request.organization.pk, number)[:20]
         context["refused"] = DoNotCall.objects.of(request.organization).filter(phone=number).first()
+        context["refused_everywhere"] = DoNotCallEverywhere.objects.filter(phone=number).first()
+        context["opted_out"] = OptOut.objects.of(request.organization).filter(phone=number).first()
     return views_base.render_page(request, "console/leads/phone.html", context)
 
 

@@ -47,6 +47,22 @@ _ENDED = {
     Outcome.NO_CONSENT: mark("Not called: no valid consent for the campaign's purpose is recorded"),
     Outcome.DRY_RUN: mark("Dry run: would have been called"),
 }
+# Ends whose outcome has another cause than usual.
+_ENDED_BECAUSE: dict[tuple[str, str], str] = {
+    (Outcome.DO_NOT_CALL, Reason.OPTED_OUT): mark("Not called: the number opted out of texts"),
+    (Outcome.NOT_PLACED, Reason.COUNTRY): mark("Not called: calls to its country aren't allowed"),
+    (Outcome.PRECHECK_FAILED, Reason.PRECHECK_NO_ANSWER): mark("Not called: the pre-check didn't respond"),
+    (Outcome.PRECHECK_FAILED, Reason.PRECHECK_LATER): mark(
+        "Not called: the pre-check asked Dispatch to wait for too long"
+    ),
+    (Outcome.FAILED, Reason.ERROR): mark("Not called: every try failed because of an error"),
+    (Outcome.OUTSIDE_WINDOW, Reason.ATTEMPTS_24H): mark(
+        "Not called: the maximum number of calls in 24 hours allowed none for too long"
+    ),
+    (Outcome.OUTSIDE_WINDOW, Reason.CUSTOMER_RATE): mark(
+        "Not called: the customer's rate limit allowed no call for too long"
+    ),
+}
 
 
 _NOT_CALLED = {
@@ -96,9 +112,9 @@ def explain_waiting(reason: str, due_at: datetime, now: datetime, until: str, li
     return _("Due since {until}, waiting for {line}.").format(until=until, line=line or _("a free line"))
 
 
-def describe_outcome(outcome: str) -> str:
-    """Describe how a lead ended."""
-    return _(_ENDED.get(Outcome(outcome), outcome)) + "."
+def describe_outcome(outcome: str, reason: str = "") -> str:
+    """Describe how a lead ended. `reason`: why, if known."""
+    return _(_ENDED_BECAUSE.get((outcome, reason)) or _ENDED.get(Outcome(outcome), outcome)) + "."
 
 
 def describe_dry_run(outcome: str) -> str:

@@ -70,10 +70,11 @@ class BatchContext:
     """The facts that `eligibility.load_batch` read for a batch, updated with each eligible lead. Phones are E.164.
 
     `holidays`: dates by (country, region or ""). `dialed`: when calls to (organization, phone) began in the last
-    24 h. `refused`: (organization, phone) that must not be called; `refused_everywhere`: phones. `spent`: when
-    calls on behalf of (organization, customer) began, as far back as its rate limit needs. `queued`: when the last
-    leads are due that wait for the rate of (organization, customer). `consents`: (organization, phone, purpose)
-    for which there is a valid consent, as far as campaigns need one.
+    24 h. `refused`: (organization, phone) that must not be called; `refused_everywhere`: phones; `opted_out`:
+    (organization, phone) that must not be called because they opted out of texts. `spent`: when calls
+    on behalf of (organization, customer) began, as far back as its rate limit needs. `queued`: when the last leads
+    are due that wait for the rate of (organization, customer). `consents`: (organization, phone, purpose) for
+    which there is a valid consent, as far as campaigns need one.
     """
 
     now: datetime
@@ -81,8 +82,9 @@ class BatchContext:
     campaigns: Mapping[int, CampaignRules]
     rules: Collection[RegionRule] = ()
     holidays: Mapping[tuple[str, str], frozenset[date]] = field(default_factory=dict)
-    refused: Collection[tuple[int, str]] = frozenset()
+    refused: set[tuple[int, str]] = field(default_factory=set)
     refused_everywhere: Collection[str] = frozenset()
+    opted_out: set[tuple[int, str]] = field(default_factory=set)
     dialed: dict[tuple[int, str], list[datetime]] = field(default_factory=dict)
     rates: Mapping[tuple[int, str], CustomerRateLimit] = field(default_factory=dict)
     spent: dict[tuple[int, str], list[datetime]] = field(default_factory=dict)
@@ -125,6 +127,8 @@ class BatchContext:
 
 
 CAMPAIGN, PERSON = "campaign", "person"
+# Limits of the number of calls, as opposed to hours.
+LIMITS = (Reason.ATTEMPTS_24H, Reason.CUSTOMER_RATE)
 
 
 def check_eligibility(lead: LeadFacts, campaign: CampaignRules, batch: BatchContext) -> Verdict:
@@ -153,6 +157,8 @@ def _check_exclusions(lead: LeadFacts, campaign: CampaignRules, batch: BatchCont
     """Check the facts that end the lead for good."""
     if lead.phone in batch.refused_everywhere or (lead.organization_id, lead.phone) in batch.refused:
         return End(Outcome.DO_NOT_CALL, Reason.DO_NOT_CALL)
+    if (lead.organization_id, lead.phone) in batch.opted_out:
+        return End(Outcome.DO_NOT_CALL, Reason.OPTED_OUT)
     consent = (lead.organization_id, lead.phone, campaign.consent_purpose)
     if campaign.consent_purpose and consent not in batch.consents:
         return End(Outcome.NO_CONSENT, Reason.NO_CONSENT)
@@ -178,7 +184,7 @@ def _first_permitted_moment(lead: LeadFacts, campaign: CampaignRules, batch: Bat
         for limit in (_limit_by_hours, _limit_by_day, _limit_by_rate):
             allowed, why = limit(lead, campaign, batch, moment)
             if allowed is None or (allowed > batch.now and allowed > given_up):
-                return End(Outcome.OUTSIDE_WINDOW, Reason.NEVER_PERMITTED)
+                return End(Outcome.OUTSIDE_WINDOW, why if why in LIMITS else Reason.NEVER_PERMITTED)
             if allowed > moment:
                 moment, reason = allowed, why
         if moment == before:
