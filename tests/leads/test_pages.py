@@ -198,6 +198,7 @@ def line_of(campaign: Campaign) -> queries.CampaignRow:
         (["answered"], ("good", "Done")),
         (["do_not_call", "no_answer"], ("good", "Done")),
         (["dry_run"], ("idle", "No calls made")),
+        (["no_consent"], ("idle", "No calls made")),
         (["cancelled", "do_not_call", "outside_window", "precheck_failed"], ("idle", "No calls made")),
         ([], ("idle", "Empty")),
     ],

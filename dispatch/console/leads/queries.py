@@ -27,7 +27,7 @@ from dispatch.telephony.models import Call
 HOURS = 24
 # Outcomes by the color of their bar; all others are late.
 _GOOD = {Outcome.ANSWERED}
-_OFF = {Outcome.CANCELLED, Outcome.DO_NOT_CALL, Outcome.PRECHECK_FAILED, Outcome.DRY_RUN}
+_OFF = {Outcome.CANCELLED, Outcome.DO_NOT_CALL, Outcome.PRECHECK_FAILED, Outcome.NO_CONSENT, Outcome.DRY_RUN}
 # Outcomes of leads without a call.
 _NOT_CALLED = {*_OFF, Outcome.OUTSIDE_WINDOW, Outcome.INVALID_NUMBER, Outcome.NOT_PLACED}
 
