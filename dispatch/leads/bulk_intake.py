@@ -17,6 +17,7 @@ from datetime import datetime, time
 from typing import Any
 
 from django.core.exceptions import ValidationError
+from django.core.validators import validate_slug
 from rest_framework.exceptions import ParseError
 from rest_framework.utils.json import strict_constant
 
@@ -30,6 +31,7 @@ from dispatch.core.api.parsers import (
 )
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
+from dispatch.core.languages import mark
 from dispatch.leads.models import Campaign
 from dispatch.leads.models.campaigns import check_due_at, check_purpose
 from dispatch.leads.models.consents import check_given_at
@@ -42,6 +44,7 @@ FIELDS = frozenset(
     {"phone", "due_at", "lat", "lng", "customer", "external_id", "data", "contact_from", "contact_until"}
 ) | frozenset({"consent_at", "consent_source", "consent_purpose", "consent_words", "consent_proof"})
 MAX_WORDS = 4000
+NOT_LOCAL = mark("Must be the person's local time, without a time zone, such as 09:00.")
 
 
 class InvalidEntry(ValueError):
@@ -159,7 +162,7 @@ def parse_entry(entry: Any) -> NewLead:
         None if due is None else _due(due),
         _number(entry, "lat", 90),
         _number(entry, "lng", 180),
-        _text(entry, "customer", 64),
+        _customer(entry),
         _text(entry, "external_id", 120),
         _data(entry),
         *_contact_hours(entry),
@@ -215,9 +218,12 @@ def _contact_hours(entry: dict[str, Any]) -> tuple[time | None, time | None]:
 
 def _time(entry: dict[str, Any], name: str) -> time:
     try:
-        return time.fromisoformat(entry.get(name) or "").replace(second=0, microsecond=0, tzinfo=None)
+        hour = time.fromisoformat(entry.get(name) or "")
     except (TypeError, ValueError):
         raise InvalidEntry(name, _("Contact hours need both times, such as 09:00.")) from None
+    if hour.tzinfo is not None:
+        raise InvalidEntry(name, _(NOT_LOCAL))
+    return hour.replace(second=0, microsecond=0)
 
 
 def _number(entry: dict[str, Any], name: str, most: float) -> float | None:
@@ -229,13 +235,25 @@ def _number(entry: dict[str, Any], name: str, most: float) -> float | None:
     return float(value)
 
 
+def _customer(entry: dict[str, Any]) -> str:
+    customer = _text(entry, "customer", 64)
+    try:
+        if customer:
+            validate_slug(customer)
+    except ValidationError:
+        raise InvalidEntry("customer", _("Use only letters, digits, underscores and hyphens.")) from None
+    return customer
+
+
 def _text(entry: dict[str, Any], name: str, longest: int) -> str:
+    """Return the text without the blanks around it, as a serializer does."""
     value = entry.get(name)
     if value is None:
         return ""
-    if not isinstance(value, str) or len(value) > longest or "\x00" in value:
+    text = value.strip() if isinstance(value, str) else None
+    if text is None or len(text) > longest or "\x00" in text:
         raise InvalidEntry(name, _("Must be text of at most {most} characters.").format(most=longest))
-    return value
+    return text
 
 
 def _data(entry: dict[str, Any]) -> dict[str, Any] | None:

@@ -121,6 +121,33 @@ def test_bulk_keeps_valid_leads_and_names_invalid_ones(api):
     assert Event.objects.filter(kind="campaign.leads_added").count() == 1
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("customer", "Acme Inc."),
+        ("customer", "not a slug!"),
+        ("contact_from", "09:00+05:00"),
+        ("contact_until", "20:00Z"),
+    ],
+)
+def test_a_list_refuses_what_a_single_lead_may_not_have(api, field, value):
+    lead = {"phone": "+16025550101", "contact_from": "09:00", "contact_until": "20:00", field: value}
+    single = api.post("leads/", {"campaign": "spring", **lead})
+    assert [error["field"] for error in single.json()["errors"]] == [field]
+    (line,) = api.post("leads/bulk/", {"campaign": "spring", "leads": [lead]}).json()["results"]
+    assert line["field"] == field
+    assert not Lead.objects.exists()
+
+
+def test_a_list_and_a_single_lead_ignore_blanks_around_texts(api):
+    lead = {"phone": "+16025550101", "external_id": " A-1 ", "customer": "acme "}
+    first = api.post("leads/", {"campaign": "spring", **lead}).json()["id"]
+    (line,) = api.post("leads/bulk/", {"campaign": "spring", "leads": [lead]}).json()["results"]
+    assert (line["id"], line["is_new"]) == (first, False)
+    found = Lead.objects.get()
+    assert (found.external_id, found.customer) == ("A-1", "acme")
+
+
 @pytest.mark.parametrize("leads", [[], "many", None, {}, [{"phone": "+16025550101"}] * 10_001])
 def test_a_list_has_one_to_ten_thousand_lines(api, leads):
     answer = api.post("leads/bulk/", {"campaign": "spring", "leads": leads})

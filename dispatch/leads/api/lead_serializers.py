@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import time, timedelta
 from typing import Any
 
 from rest_framework import serializers
@@ -10,7 +10,9 @@ from rest_framework import serializers
 from accounts.api.base import OwnedSlugRelatedField
 from dispatch.core import clock
 from dispatch.core.api.serializers import MAX_LATEST, LatestSerializer, StrictSerializer
+from dispatch.core.languages import gettext
 from dispatch.leads.api.calling_rule_serializers import ConsentSerializer
+from dispatch.leads.bulk_intake import NOT_LOCAL
 from dispatch.leads.explain import explain_lead
 from dispatch.leads.models import (
     Campaign,
@@ -51,6 +53,16 @@ def new_consent(given: dict[str, Any]) -> NewConsent:
     return NewConsent(given["at"], given["source"], purpose, given["words"] or "", given["proof"] or "")
 
 
+class LocalTimeField(serializers.TimeField):
+    """A local time of day. One with an offset is refused, because the offset would be lost."""
+
+    def to_internal_value(self, value: Any) -> time:
+        hour: time = super().to_internal_value(value)
+        if isinstance(value, str) and any(sign in value.upper() for sign in "+-Z"):
+            raise serializers.ValidationError(gettext(NOT_LOCAL))
+        return hour
+
+
 class NewLeadSerializer(StrictSerializer):
     """A lead to add.
 
@@ -68,8 +80,8 @@ class NewLeadSerializer(StrictSerializer):
     customer = serializers.SlugField(max_length=64, required=False, allow_blank=True, default="")
     external_id = serializers.CharField(max_length=120, required=False, allow_blank=True, default="")
     data = serializers.DictField(required=False, default=dict)  # type: ignore[assignment]
-    contact_from = serializers.TimeField(required=False, allow_null=True)
-    contact_until = serializers.TimeField(required=False, allow_null=True)
+    contact_from = LocalTimeField(required=False, allow_null=True)
+    contact_until = LocalTimeField(required=False, allow_null=True)
     consent_at = serializers.DateTimeField(required=False, allow_null=True, validators=[check_given_at])
     consent_source = serializers.CharField(max_length=80, required=False, allow_blank=True)
     consent_purpose = serializers.CharField(
