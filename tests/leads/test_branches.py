@@ -242,6 +242,50 @@ def test_a_declared_variable_is_known(api: Any) -> None:
     assert made.status_code == 201, made.text
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [
+        {"script": "Order {order_no}."},
+        {"voicemail": "Order {order_no}."},
+        {"branches": [{"key": "1", "say": "Order {order_no}."}]},
+        {"disposition_rules": [{"disposition": "sold", "text": "Order {order_no}."}]},
+        {"agent": {"url": "wss://bots.example.com/", "starts": "key", "greeting": "Order {order_no}."}},
+    ],
+    ids=lambda texts: next(iter(texts)),
+)
+def test_a_variable_that_a_text_uses_is_not_removed(api: Any, texts: dict[str, Any]) -> None:
+    fields = {"script": "Hello.", "variables": "order_no, color", **texts}
+    path = f"campaigns/{api.post('campaigns/', body(api, **fields)).json()['id']}/"
+    refused = api.patch(path, {"variables": "color"})
+    assert refused.status_code == 400
+    (error,) = refused.json()["errors"]
+    assert (error["field"], "texts use {order_no}" in error["detail"]) == ("variables", True)
+    assert api.patch(path, {"variables": "order_no"}).status_code == 200
+    (name,) = texts
+    unused: Any = {"script": "Bye.", "voicemail": "", "agent": None}.get(name, [])
+    assert api.patch(path, {name: unused, "variables": ""}).status_code == 200
+
+
+def test_the_form_keeps_a_variable_that_the_script_uses(floor: Floor) -> None:
+    floor.campaign.script, floor.campaign.variables = "Order {order_no}.", "order_no"
+    floor.campaign.save()
+    page = browser(make.admin(floor.organization))
+    url = reverse("admin:leads_campaign_change", args=[floor.campaign.pk])
+    sent = form(floor, code=floor.campaign.code, script="Order {order_no}.", variables="")
+    assert "Unknown variable {order_no}" in page.post(url, sent).content.decode()
+    assert page.post(url, {**sent, "variables": "order_no"}).status_code == 302
+
+
+def test_the_form_checks_the_text_of_a_recorded_outcome(floor: Floor) -> None:
+    page = browser(make.admin(floor.organization))
+    row = {"disposition": "sold", "then": "finish", "delay_h": "24", "text": "Hi {nmae}", "id": ""}
+    rows = {f"disposition_rules-0-{name}": value for name, value in row.items()}
+    sent = form(floor, script="Hello.", **{**rows, "disposition_rules-TOTAL_FORMS": "1"})
+    url = reverse("admin:leads_campaign_add")
+    assert "Unknown variable {nmae}" in page.post(url, sent).content.decode()
+    assert page.post(url, {**sent, "disposition_rules-0-text": "Hi {name}"}).status_code == 302
+
+
 def test_the_form_saves_branches_as_rows(floor: Floor) -> None:
     page = browser(make.admin(floor.organization))
     row = {

@@ -112,10 +112,24 @@ class VoiceAgentInline(OwnedStackedInline):
     fields = [("starts", "kind"), "url", "variables", "greeting", ("limit_s", "then"), "otherwise"]
 
 
+class DispositionRuleFormSet(OwnedInlineFormSet):
+    """Check the variables in the texts."""
+
+    def clean(self) -> None:
+        super().clean()
+        names = split_names(self.data.get("variables", ""))
+        for form in self.forms:
+            if not form.cleaned_data.get("DELETE") and (
+                problem := placeholder_problem(form.cleaned_data.get("text") or "", names)
+            ):
+                form.add_error("text", problem)
+
+
 class DispositionRuleInline(OwnedTabularInline):
     """What follows the outcomes that were recorded for a campaign's leads."""
 
     model = DispositionRule
+    formset = DispositionRuleFormSet
     verbose_name_plural = label("after a recorded outcome")
     fields = ["disposition", "then", "delay_h", "text"]
 

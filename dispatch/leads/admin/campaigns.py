@@ -93,7 +93,8 @@ class CampaignForm(WithRecordings):
         if problem := variables_problem(names):
             self.add_error("variables", problem)
         for name in ("script", "voicemail"):
-            if name in self.changed_data and (problem := placeholder_problem(cleaned.get(name) or "", names)):
+            is_changed = not {name, "variables"}.isdisjoint(self.changed_data)
+            if is_changed and (problem := placeholder_problem(cleaned.get(name) or "", names)):
                 self.add_error(name, problem)
         script, answer_url = cleaned.get("script"), cleaned.get("answer_url")
         if script is None or answer_url is None:

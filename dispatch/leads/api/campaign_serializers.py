@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,7 @@ from dispatch.leads.rules.script import (
     key_problem,
     keys_problem,
     placeholder_problem,
+    removal_problem,
     script_problem,
     split_names,
     variables_problem,
@@ -40,6 +42,8 @@ from dispatch.technicians.serializers import validate_voice
 
 # A part of a campaign that the request does not mention, unlike null.
 _UNCHANGED: Any = object()
+# The fields of a branch that may contain placeholders.
+BRANCH_TEXTS = ("say", "introduction", "otherwise", "text")
 
 
 def check_target(url: str) -> None:
@@ -270,6 +274,11 @@ class CampaignSerializer(OwnedSerializer):
         names = split_names(current("variables"))
         if problem := variables_problem(names):
             raise serializers.ValidationError({"variables": problem})
+        if self.instance is not None and "variables" in attrs:
+            removed = set(split_names(self.instance.variables)).difference(names)
+            texts = self._unchanged_texts(self.instance, attrs, branches, dispositions, agent)
+            if removed and (problem := removal_problem(removed, texts)):
+                raise serializers.ValidationError({"variables": problem})
         for name in ("script", "voicemail"):
             if name in attrs and (problem := placeholder_problem(attrs[name], names)):
                 raise serializers.ValidationError({name: problem})
@@ -291,9 +300,27 @@ class CampaignSerializer(OwnedSerializer):
         for branch in branches:
             if problem := phones_problem(organization, split_names(branch.get("phones", ""))):
                 raise serializers.ValidationError({"branches": f"Key {branch['key']}, phones: {problem}"})
-            for name in ("say", "introduction", "otherwise", "text"):
+            for name in BRANCH_TEXTS:
                 if problem := placeholder_problem(branch.get(name, ""), names):
                     raise serializers.ValidationError({"branches": f"Key {branch['key']}, {name}: {problem}"})
+
+    def _unchanged_texts(
+        self,
+        campaign: Campaign,
+        attrs: dict[str, Any],
+        branches: list[dict[str, Any]] | None,
+        dispositions: list[dict[str, Any]] | None,
+        agent: Any,
+    ) -> Iterator[str]:
+        """Yield the campaign's texts that the request does not replace."""
+        yield from (getattr(campaign, name) for name in ("script", "voicemail") if name not in attrs)
+        if branches is None:
+            for branch in branches_of(campaign).values():
+                yield from (getattr(branch, name) for name in BRANCH_TEXTS)
+        if dispositions is None:
+            yield from campaign.disposition_rules.values_list("text", flat=True)
+        if agent is _UNCHANGED and (existing := getattr(campaign, "agent", None)) is not None:
+            yield from (existing.greeting, existing.otherwise)
 
     def to_representation(self, instance: Campaign) -> dict[str, Any]:
         shown: dict[str, Any] = super().to_representation(instance)

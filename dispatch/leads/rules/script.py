@@ -85,6 +85,16 @@ def placeholder_problem(text: str, names: Iterable[str]) -> str:
     return ""
 
 
+def removal_problem(removed: Iterable[str], texts: Iterable[str]) -> str:
+    """Return what is wrong with no longer declaring these variables, or "". `texts`: what the campaign says."""
+    used = {name for text in texts for name in _PLACEHOLDER.findall(text)}
+    missing = sorted(used.intersection(removed).difference(VARIABLES))
+    if not missing:
+        return ""
+    problem = gettext("The campaign's texts use {variable}. Keep it, or change those texts first.")
+    return problem.format(variable=f"{{{missing[0]}}}")
+
+
 def branch_problems(branch: Branch) -> dict[str, str]:
     """Return what is wrong with a branch, by field. Fields of other actions are ignored."""
     problems = {}
