@@ -12,7 +12,7 @@ from dispatch.capacity import account_outages
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.core.languages import gettext as _
-from dispatch.core.languages import mark
+from dispatch.core.languages import mark, ngettext
 from dispatch.leads.models import Campaign, EngineSwitch, Lead, LeadDispatch
 from dispatch.leads.rules.states import HELD
 
@@ -65,11 +65,23 @@ class GoLivePreview:
         if self.obstacle:
             return self.obstacle
         if not self.people:
-            return "Nobody is waiting to be called. New leads are called when they are due."
+            return _("Nobody is waiting to be called. New leads are called when they are due.")
         hours = sorted({campaign.hours for campaign in self.calling if campaign.people})
-        later = self.people - self.due
-        when = f": {self.due:,} now, {later:,} later" if later else " now"
-        return f"{_people(self.people)} will be called{when}. Hours: {'; '.join(hours)}."
+        if later := self.people - self.due:
+            text = ngettext(
+                "{people} person will be called: {now} now, {later} later. Hours: {hours}.",
+                "{people} people will be called: {now} now, {later} later. Hours: {hours}.",
+                self.people,
+            )
+        else:
+            text = ngettext(
+                "{people} person will be called now. Hours: {hours}.",
+                "{people} people will be called now. Hours: {hours}.",
+                self.people,
+            )
+        return text.format(
+            people=f"{self.people:,}", now=f"{self.due:,}", later=f"{later:,}", hours="; ".join(hours)
+        )
 
 
 def preview(organization_id: int) -> GoLivePreview:
@@ -119,10 +131,6 @@ def hours_of(campaign: Campaign) -> str:
 
 def _time(moment: time) -> str:
     return f"{moment:%H:%M}"
-
-
-def _people(count: int) -> str:
-    return f"{count:,} {'person' if count == 1 else 'people'}"
 
 
 def _lines_by_pool(organization_id: int) -> dict[int, int]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from dispatch.capacity.models import OutboundNumber
-from dispatch.core import clock
+from dispatch.core import clock, languages
 from dispatch.core.events import SYSTEM
 from dispatch.leads.go_live_preview import preview
 from dispatch.leads.models import Campaign, Lead
@@ -93,3 +95,20 @@ def test_campaigns_with_different_obstacles_are_not_empty(campaign: Campaign) ->
     lead(add_campaign(campaign))
     Campaign.objects.filter(pk=campaign.pk).update(is_paused=True)
     assert preview(campaign.organization_id).summary == "No campaign that has leads can make calls."
+
+
+def test_the_summary_is_in_the_readers_language(campaign: Campaign) -> None:
+    lead(campaign)
+    assert summary(campaign) == "1 person will be called now. Hours: 08:00–21:00, every day."
+    assert summary(campaign, "es") == "Se llamará a 1 persona ahora. Horario: 08:00–21:00, todos los días."
+    later = clock.now() + timedelta(hours=2)
+    lead(campaign, due_at=later, wanted_at=later)
+    assert summary(campaign).startswith("2 people will be called: 1 now, 1 later. Hours: ")
+    assert summary(campaign, "es").startswith("Se llamará a 2 personas: 1 ahora, 1 más tarde. Horario: ")
+    Lead.objects.all().delete()
+    assert summary(campaign, "es").startswith("Nadie espera una llamada.")
+
+
+def summary(campaign: Campaign, language: str = "en") -> str:
+    with languages.override(language):
+        return preview(campaign.organization_id).summary
