@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from django.db.models import Count
+from django.db.models import Case, Count, When
 
 from dispatch.core import clock
 from dispatch.leads import sql
@@ -86,17 +86,19 @@ def _counting_lock(organization_id: int) -> threading.Lock:
 def progress_of(campaign: Campaign) -> dict[str, Any]:
     """Return the counts of a campaign's leads.
 
-    `total`, `statuses`, `outcomes`, and `waiting` by reason ("due": waiting for a line).
+    `total`, `statuses`, `outcomes`, and `waiting` by reason ("due": waiting for a line; "scheduled": not due yet).
     """
-    rows = Lead.objects.filter(campaign=campaign).values_list("status", "outcome", "reason").order_by()
+    is_due = Case(When(due_at__lte=clock.now(), then=True), default=False)
+    leads = Lead.objects.filter(campaign=campaign).annotate(is_due=is_due)
+    rows = leads.values_list("status", "outcome", "reason", "is_due").order_by()
     counts: dict[str, dict[str, int]] = {"statuses": {}, "outcomes": {}, "waiting": {}}
     total = 0
-    for status, outcome, reason, count in rows.annotate(count=Count("pk")):
+    for status, outcome, reason, due, count in rows.annotate(count=Count("pk")):
         total += count
         _add(counts["statuses"], status, count)
         _add(counts["outcomes"], outcome, count)
         if status == Lead.Status.BACKLOG:
-            _add(counts["waiting"], reason or "due", count)
+            _add(counts["waiting"], reason or ("due" if due else "scheduled"), count)
     return {"total": total, **counts}
 
 

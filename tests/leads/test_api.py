@@ -231,13 +231,15 @@ def test_secret_is_write_only(api, campaign):
 def test_progress_counts_by_status_outcome_and_reason(api, campaign):
     for reason in ("", "retry", "retry"):
         campaign.leads.create(organization=campaign.organization, phone=make.phone(), reason=reason)
+    later = clock.now() + timedelta(days=7)
+    campaign.leads.create(organization=campaign.organization, phone=make.phone(), due_at=later)
     campaign.leads.create(
         organization=campaign.organization, phone=make.phone(), status="finished", outcome="answered",
         finished_at=clock.now(),
     )  # fmt: skip
     assert api.get(f"campaigns/{campaign.pk}/progress/").json() == {
-        "total": 4, "statuses": {"backlog": 3, "finished": 1}, "outcomes": {"answered": 1},
-        "waiting": {"due": 1, "retry": 2},
+        "total": 5, "statuses": {"backlog": 4, "finished": 1}, "outcomes": {"answered": 1},
+        "waiting": {"due": 1, "retry": 2, "scheduled": 1},
     }  # fmt: skip
 
 

@@ -71,7 +71,10 @@ class CampaignViewSet(
     @extend_schema(responses=_PROGRESS)
     @action(detail=True, methods=["get"])
     def progress(self, request: Request, pk: str) -> Response:
-        """Count the campaign's leads by state, and waiting leads by the reason why they wait."""
+        """Count the campaign's leads by state, and waiting leads by the reason why they wait.
+
+        Leads without a reason are `due`, and wait for a line, or `scheduled` for later.
+        """
         return Response(progress_of(self.get_object()))
 
     def _switch(self, is_paused: bool, request: Request) -> Response:
