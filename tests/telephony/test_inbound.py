@@ -91,7 +91,8 @@ def test_help_is_answered_also_without_a_listener(texter: Caller) -> None:
     handlers._listeners.clear()
     said = inbound.IncomingWebhook("SM1", texter.account.account_sid, str(texter.number.phone), ANN, body="help")
     inbound.receive_text(texter.number, said)
-    assert texter.organization.name in Text.objects.get(purpose="reply").body
+    about = "we text about our services. Reply STOP to opt out."  # true also for the leads of a campaign
+    assert Text.objects.get(purpose="reply").body == f"{texter.organization.name}: {about}"
 
 
 def test_two_machines_do_not_talk_for_ever(texter: Caller, settings: Any) -> None:

@@ -150,7 +150,7 @@ def _answer_to(text: Text) -> tuple[str, str]:
                 if (answer := listener.on_help(text)) is not None:
                     return purpose, answer
             with languages.override(text.organization.language):
-                about = gettext("{organization}: we text about service jobs. Reply STOP to opt out.")
+                about = gettext("{organization}: we text about our services. Reply STOP to opt out.")
             return "", about.format(organization=text.organization.name)
     for purpose, listener in inbound_handlers(_last_purpose(organization_id, phone)):
         if (answer := listener.on_sms(text)) is not None:
