@@ -141,6 +141,13 @@ def test_daily_attempts_count_over_all_campaigns():
     assert found == Defer(NOON + timedelta(hours=4), Reason.ATTEMPTS_24H)
 
 
+def test_lead_that_a_limit_of_calls_kept_for_too_long_ends_because_of_it():
+    waiting = lead(wanted_at=NOON - timedelta(hours=160))
+    dialed = {(7, PHOENIX): [NOON - timedelta(hours=2), NOON - timedelta(hours=1)]}
+    found = check_eligibility(waiting, CAMPAIGN, batch(dialed=dialed))
+    assert found == End(Outcome.OUTSIDE_WINDOW, Reason.ATTEMPTS_24H)
+
+
 def test_the_first_moment_is_one_that_all_limits_allow():
     began = [NOON - timedelta(hours=13), NOON - timedelta(hours=1)]  # room at 23:00, which is night
     found = check_eligibility(lead(), CAMPAIGN, batch(dialed={(7, PHOENIX): began}))
@@ -166,13 +173,6 @@ def test_hours_that_never_open_end_the_lead_within_its_patience():
     night = lead(contact_from=time(22), contact_until=time(23))
     patient = replace(CAMPAIGN, patience_h=24 * 60)
     assert check_eligibility(night, patient, batch()) == End(Outcome.OUTSIDE_WINDOW, Reason.NEVER_PERMITTED)
-
-
-def test_lead_that_a_limit_of_calls_kept_for_too_long_ends_because_of_it():
-    waiting = lead(wanted_at=NOON - timedelta(hours=160))
-    dialed = {(7, PHOENIX): [NOON - timedelta(hours=2), NOON - timedelta(hours=1)]}
-    found = check_eligibility(waiting, CAMPAIGN, batch(dialed=dialed))
-    assert found == End(Outcome.OUTSIDE_WINDOW, Reason.ATTEMPTS_24H)
 
 
 def test_late_lead_that_is_eligible_now_is_called():
