@@ -51,6 +51,7 @@ def test_the_name_of_a_view_stays_while_the_menu_is_refreshed(floor: Floor, sign
     expect(page.locator("#notices")).to_contain_text("View “East” saved.")
     saved = page.locator("#views-menu li").get_by_role("link", name="East")
     expect(saved).to_have_attribute("href", re.compile("area=Mesa"))
+    expect(page.locator("#views > summary")).to_have_text(re.compile("Views: East"))
     expect(page.get_by_label("Save this view as")).to_have_value("")
 
 
@@ -79,6 +80,8 @@ def test_view_is_saved_and_opens_first(floor: Floor, sign_in, width, scheme):
     page.goto(page.url.partition("?")[0])
     expect(page).to_have_url(re.compile(r"\?area=Tempe$"))
     expect(page.locator("#views > summary")).to_contain_text("East <side>")
+    page.get_by_label("City or ZIP code").fill("Mesa")
+    expect(page.locator("#views > summary")).to_have_text(re.compile(r"Views\s*$"))
     page.locator("#clear").click()
     expect(page.locator("[data-list]").get_by_text("2 Oak St").first).to_be_attached()
 

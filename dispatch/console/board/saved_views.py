@@ -141,7 +141,7 @@ def _answer(request: HttpRequest, query: str, done: str, **more: Any) -> HttpRes
 
 def _render_menu(request: HttpRequest, query: str, **more: Any) -> HttpResponse:
     context = build_menu(request, QueryDict(query), **more)
-    return views_base.render_fragment(request, "console/board/_views.html", context)
+    return views_base.render_fragment(request, "console/board/_views_menu.html", context)
 
 
 def _to_board(query: str) -> HttpResponse:
