@@ -298,11 +298,13 @@ class RouteAdmin(AuditedAdmin):
     form = KindForm
     dispatcher_may = VIEW
     list_display = ["__str__", "is_on", "to", "level"]
+    fields = ["kind", "is_on", "to", "level"]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Say above the fields whom alerts reach by text and call."""
-        description = format_html("{}", describe_reach(request, obj))
-        return [(None, {"fields": ["kind", "is_on", "to", "level"], "description": description})]
+        fieldsets = super().get_fieldsets(request, obj)
+        fieldsets[0][1]["description"] = format_html("{}", describe_reach(request, obj))
+        return fieldsets
 
 
 def installed_plan() -> str:
@@ -350,9 +352,10 @@ class EscalationPolicyAdmin(AuditedAdmin):
     list_display = ["__str__", "repeat_s", "again_after_s", "return_after_s", "call_pool"]
     list_select_related = ["call_pool"]
     inlines = [StepsOfPolicy]
+    fields = ["repeat_s", "again_after_s", "return_after_s", "call_pool", "push_shows_details"]
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
         """Show above the fields whom alerts reach by text and call, and the installation's defaults."""
-        fields = ["repeat_s", "again_after_s", "return_after_s", "call_pool", "push_shows_details"]
-        description = format_html("{} {}", describe_reach(request, obj), installed_plan())
-        return [(None, {"fields": fields, "description": description})]
+        fieldsets = super().get_fieldsets(request, obj)
+        fieldsets[0][1]["description"] = format_html("{} {}", describe_reach(request, obj), installed_plan())
+        return fieldsets

@@ -18,7 +18,11 @@ def path_of(row: Model) -> str:
 
 def open_form(person: Client, row: Model) -> dict[str, Any]:
     """Open the row's form in the admin. Return what a browser sends if nothing is changed."""
-    page = person.get(path_of(row))
+    return filled_in(person.get(path_of(row)))
+
+
+def filled_in(page: Any) -> dict[str, Any]:
+    """Return what a browser sends of the page's form if nothing is changed."""
     sent: dict[str, Any] = {}
     forms = [page.context["adminform"].form]
     for inline in page.context["inline_admin_formsets"]:
