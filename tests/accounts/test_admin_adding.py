@@ -78,10 +78,11 @@ def value_for(name: str, field: forms.Field) -> Any:
 
 
 def fill_in(page: Any, model: type[Model], tenant: Tenant) -> dict[str, Any]:
-    """Return what a person of the tenant sends who fills in the required fields of the page."""
+    """Return what a person of the tenant sends who fills in the required fields of the page, and the phones."""
     sent = filled_in(page)
     for name, field in page.context["adminform"].form.fields.items():
-        if field.required and sent.get(name) in (None, "", []):
+        is_wanted = field.required or isinstance(field, PhoneNumberField)
+        if is_wanted and sent.get(name) in (None, "", []):
             sent[name] = value_for(name, field)
     if model is PortalLink:
         sent["endpoint"] = tenant.row(Endpoint).pk

@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from dispatch.core.models import Event
 from dispatch.jobs import services
 from dispatch.jobs.badges import job_badge
-from dispatch.jobs.models import DispatchPolicy, Job, ServiceType, Submission
+from dispatch.jobs.models import CustomerTextPolicy, DispatchPolicy, Job, ServiceType, Submission
 from dispatch.technicians.models import Technician
 from tests.harness.jobs import JOHN
 from tests.jobs.test_api_jobs import Office
@@ -328,6 +328,20 @@ def test_the_log_says_who_changed_which_policy_and_service_type(office):
     assert told[0].data["changes"]["required_skills"] == [str(gas)]
     assert told[1].data["changes"] == {"name": "Gas"}
     assert told[2].data["changes"] == {"answer_timeout_s": 90}
+
+
+def test_contact_phone_of_customer_texts_is_set_and_changed(office):
+    admin = signed_in(factories.admin(office.organization, "Grace"))
+    sent = {"organization": office.organization.pk, "contact_phone": "602 555 0100"}
+    assert admin.post("/admin/jobs/customertextpolicy/add/", sent).status_code == 302
+    row = CustomerTextPolicy.objects.get()
+    there = f"/admin/jobs/customertextpolicy/{row.pk}/change/"
+    assert admin.post(there, {**sent, "contact_phone": "602 555 0101"}).status_code == 302
+    row.refresh_from_db()
+    assert row.contact_phone == "+16025550101"
+    events = Event.objects.filter(subject_type="customer_texts").order_by("id")
+    phones = [event.data["changes"]["contact_phone"] for event in events]
+    assert phones == ["+16025550100", "+16025550101"]
 
 
 def test_policy_required_by_another_is_deleted_only_with_it(office):

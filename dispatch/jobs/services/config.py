@@ -7,6 +7,7 @@ from datetime import time
 from typing import Any
 
 from django.db import models, transaction
+from phonenumber_field.phonenumber import PhoneNumber
 
 from dispatch.core import clock, events
 from dispatch.core.events import Actor
@@ -82,6 +83,8 @@ def _plain_value(value: Any) -> Any:
         return str(value)
     if isinstance(value, time):
         return f"{value:%H:%M}"
+    if isinstance(value, PhoneNumber):
+        return value.as_e164
     if isinstance(value, models.QuerySet | list | tuple):
         return [_plain_value(item) for item in value]
     return value
