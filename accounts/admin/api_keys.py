@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -15,6 +16,7 @@ from unfold.widgets import UnfoldAdminCheckboxSelectMultipleWidget
 
 from accounts import services
 from accounts.admin.base import OwnedAdmin, OwnedForm, render_secret_once
+from accounts.auth.api_keys import check_expiry
 from accounts.models import ApiKey
 from accounts.tenancy import user_of
 from dispatch.core import clock
@@ -32,6 +34,11 @@ class NewKeyForm(OwnedForm):
         choices=[(scope, label(words)) for scope, words in ApiKey.Scope.choices],
         widget=UnfoldAdminCheckboxSelectMultipleWidget,
     )
+
+    def clean_expires_at(self) -> datetime | None:
+        expires_at: datetime | None = self.cleaned_data["expires_at"]
+        check_expiry(expires_at)
+        return expires_at
 
 
 @admin.register(ApiKey)

@@ -20,9 +20,9 @@ from django.utils.dateparse import parse_date, parse_datetime
 
 from dispatch.core.api.parsers import is_storable
 from dispatch.core.ids import read_id
+from dispatch.core.web.form_fields import YEARS
 
 MAX_VALUE_LENGTH = 200
-YEARS = range(1900, 2201)
 _SECRET = re.compile("password|secret|token|body|payload|headers")
 
 _Check = Callable[[str], bool]

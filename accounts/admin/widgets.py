@@ -10,11 +10,11 @@ from django.contrib import admin
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from phonenumber_field.modelfields import PhoneNumberField
-from unfold.widgets import INPUT_CLASSES, UnfoldAdminTextareaWidget
+from unfold.widgets import INPUT_CLASSES, UnfoldAdminSplitDateTimeWidget, UnfoldAdminTextareaWidget
 
 from accounts.phone_inputs import PhoneInput
 from dispatch.core.phone_numbers import format_national
-from dispatch.core.web.form_fields import BoundedArrayField
+from dispatch.core.web.form_fields import BoundedArrayField, BoundedDateTimeField
 
 
 class TimeOfDayInput(forms.TimeInput):
@@ -38,6 +38,7 @@ class TimeOfDayInput(forms.TimeInput):
 PHONES = frozenset({"from_phone", "to_phone"})
 OVERRIDES: dict[Any, dict[str, Any]] = {
     ArrayField: {"form_class": BoundedArrayField, "widget": UnfoldAdminTextareaWidget},
+    models.DateTimeField: {"form_class": BoundedDateTimeField, "widget": UnfoldAdminSplitDateTimeWidget},
     models.TimeField: {"widget": TimeOfDayInput},
     PhoneNumberField: {"widget": PhoneInput},
 }

@@ -9,6 +9,7 @@ from rest_framework import serializers
 
 from accounts.alert_phones import AlertPhone
 from accounts.api.base import OwnedSerializer
+from accounts.auth.api_keys import check_expiry
 from accounts.models import (
     ApiKey,
     Membership,
@@ -141,6 +142,7 @@ class ApiKeySerializer(OwnedSerializer):
             "last_used_at",
         ]
         read_only_fields = ["prefix", "created_at", "revoked_at", "last_used_at"]
+        extra_kwargs = {"expires_at": {"validators": [check_expiry]}}
 
 
 class NewApiKeySerializer(ApiKeySerializer):

@@ -6,14 +6,17 @@ import hashlib
 import re
 import secrets
 import string
-from datetime import timedelta
+from datetime import datetime, timedelta
 from hmac import compare_digest
 
+from django.core.exceptions import ValidationError
 from django.db.models import Q
 
 from accounts.models import ApiKey
 from dispatch.core import clock
 from dispatch.core.db import fast_rows
+from dispatch.core.languages import gettext
+from dispatch.core.web.form_fields import check_year
 
 PREFIX_LENGTH = 8
 # Resolution of `last_used_at`: one write per minute instead of one per request.
@@ -41,6 +44,15 @@ def prefix_of(whole: str) -> str:
     """Return the prefix of a well-formed key, or an empty string."""
     shape = _SHAPE.fullmatch(whole)
     return shape[1] if shape else ""
+
+
+def check_expiry(expires_at: datetime | None) -> None:
+    """Accept when a new key expires; None: never. Raises ValidationError."""
+    if expires_at is None:
+        return
+    check_year(expires_at)
+    if expires_at <= clock.now():
+        raise ValidationError(gettext("Must be in the future."))
 
 
 def authenticate_key(whole: str) -> ApiKey:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from django import forms
 from django.contrib import admin
+from django.core.exceptions import ValidationError
 from django.db.models import Model
 from django.urls import reverse
 from phonenumber_field.formfields import PhoneNumberField
@@ -105,6 +106,16 @@ def test_a_row_that_is_added_gets_its_organization(model: type[Model], ours: Ten
     assert answer.status_code == 302 or "adminform" not in answer.context, answer.context["errors"]
     added = model._default_manager.exclude(pk__in=before).get()
     assert added.organization == ours.organization
+
+
+@owned
+def test_moments_of_every_form_have_a_year_that_can_be_shown(model: type[Model], ours: Tenant) -> None:
+    page = browser(ours.admin).get(add_page(model))
+    fields = page.context["adminform"].form.fields.values() if page.status_code == 200 else ()
+    for field in fields:
+        if isinstance(field, forms.SplitDateTimeField):
+            with pytest.raises(ValidationError, match="Choose a year"):
+                field.clean(["9999-12-31", "23:59"])
 
 
 @pytest.mark.parametrize("model", [Route, EscalationPolicy])

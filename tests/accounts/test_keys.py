@@ -146,6 +146,23 @@ def test_a_key_expires_after_a_year_unless_its_creator_says_otherwise(settings, 
     assert api.post("api-keys/", {"name": "No limit", "scopes": ["read"]}).json()["expires_at"] is None
 
 
+@pytest.mark.parametrize(
+    ("day", "words"),
+    [("9999-12-31", "Choose a year from 1900 to 2200."), ("2020-01-01", "Must be in the future.")],
+)
+def test_key_that_would_never_work_or_never_be_read_is_refused(day, words, client):
+    organization = make.organization(time_zone="America/Denver")
+    admin = make.admin(organization)
+    client.force_login(admin)
+    sent = {"organization": organization.pk, "name": "Website", "scopes": ["read"]}
+    page = client.post("/admin/accounts/apikey/add/", {**sent, "expires_at_0": day, "expires_at_1": "23:59"})
+    assert words in str(page.context["errors"])
+    sent = {"name": "Website", "scopes": ["read"], "expires_at": f"{day}T23:59:00-07:00"}
+    (error,) = Api(user=admin).post("api-keys/", sent).json()["errors"]
+    assert error["field"] == "expires_at"
+    assert not ApiKey.objects.exists()
+
+
 @pytest.mark.parametrize("change", [{"role": "dispatcher"}, {"is_active": False}, None])
 def test_keys_end_with_the_admin_who_created_them_and_are_listed_before(change, client):
     organization = make.organization()

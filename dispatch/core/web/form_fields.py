@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any
 
 from django import forms
@@ -14,6 +15,22 @@ from dispatch.core.api.serializers import MAX_ITEMS
 from dispatch.core.languages import gettext
 
 MAX_JSON_LENGTH = 100_000
+# PostgreSQL stores moments that Python can't read: the last evening of the year 9999, west of Greenwich.
+YEARS = range(1900, 2201)
+
+
+def check_year(moment: datetime) -> None:
+    """Accept a moment in the years that every zone can show. Raises ValidationError."""
+    if moment.year not in YEARS:
+        raise ValidationError(
+            gettext("Choose a year from {first} to {last}.").format(first=YEARS[0], last=YEARS[-1])
+        )
+
+
+class BoundedDateTimeField(forms.SplitDateTimeField):
+    """Read a date and a time in the years that every zone can show."""
+
+    default_validators = [check_year]
 
 
 class BoundedArrayField(SimpleArrayField):
