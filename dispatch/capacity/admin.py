@@ -191,6 +191,10 @@ class DispatchPoolAdmin(LimitedAdmin):
     fields = ["name", "code", "kind", "concurrency", "rate_per_minute", "is_default", "fallback", "is_paused"]
     prepopulated_fields = {"code": ["name"]}
 
+    def get_readonly_fields(self, request: HttpRequest, obj: Any = None) -> list[str]:
+        """Show the kind of a stored pool as text: numbers, campaigns and endpoints rely on it."""
+        return [*super().get_readonly_fields(request, obj), *(["kind"] if obj else [])]
+
     def formfield_for_foreignkey(self, db_field: Any, request: Any, **kwargs: Any) -> Any:
         if db_field.name == "fallback":
             kwargs["help_text"] = FALLBACK_HELP

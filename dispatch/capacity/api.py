@@ -156,26 +156,18 @@ class PoolSerializer(SaveThroughServices):
         read_only_fields = ["is_paused"]
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
-        if attrs.get("is_default"):
-            kind = attrs.get("kind") or getattr(self.instance, "kind", DispatchPool.Kind.CALLS)
-            others = DispatchPool.objects.of(self.context["request"].organization).filter(
-                kind=kind, is_default=True
-            )
-            if other := others.exclude(pk=self.instance.pk if self.instance else 0).first():
-                raise serializers.ValidationError(
-                    {"is_default": f"{other} ({other.code}) is already the default. Change that pool first."}
-                )
-        if attrs.get("fallback") is not None:
-            self._check_fallback(attrs)
+        if attrs.get("is_default") or attrs.get("fallback") is not None:
+            self._check_pool(attrs)
         return super().validate(attrs)
 
-    def _check_fallback(self, attrs: dict[str, Any]) -> None:
+    def _check_pool(self, attrs: dict[str, Any]) -> None:
         kind: Any = attrs.get("kind") or getattr(self.instance, "kind", DispatchPool.Kind.CALLS)
         pool = DispatchPool(
             pk=self.instance.pk if self.instance else None,
             organization=self.context["request"].organization,
             kind=kind,
-            fallback=attrs["fallback"],
+            is_default=attrs.get("is_default") or False,
+            fallback=attrs.get("fallback"),
         )
         try:
             pool.clean()

@@ -144,6 +144,15 @@ class DispatchPool(OwnedModel):
         return self.name
 
     def clean(self) -> None:
+        """Reject a second default, and a fallback that can't be one: see `_check_fallback`."""
+        if self.is_default and self.organization_id:
+            defaults = DispatchPool.objects.of(self.organization_id).filter(kind=self.kind, is_default=True)
+            if other := defaults.exclude(pk=self.pk).first():
+                words = gettext("{pool} ({code}) is already the default. Change that pool first.")
+                raise ValidationError({"is_default": words.format(pool=other, code=other.code)})
+        self._check_fallback()
+
+    def _check_fallback(self) -> None:
         """Reject a fallback that is the pool itself, carries no calls or belongs to another organization."""
         if self.fallback is None:
             return

@@ -229,6 +229,31 @@ def test_limits_are_changed_by_form(office: Lines, boss: Client) -> None:
     assert Event.objects.filter(kind="number.changed", actor_label="Boss").exists()
 
 
+def test_kind_of_a_pool_stays(office: Lines, boss: Client) -> None:
+    pool = office.pool
+    sent = {"organization": pool.organization_id, "name": "Renamed", "code": pool.code, "kind": "messages"}
+    answer = boss.post(reverse("admin:capacity_dispatchpool_change", args=[pool.pk]), {**sent, "concurrency": 9})
+    assert answer.status_code == 302
+    pool.refresh_from_db()
+    assert (pool.name, pool.kind) == ("Renamed", "calls")
+
+
+def test_second_default_pool_is_refused_with_the_name_of_the_first(office: Lines, boss: Client) -> None:
+    first = office.pool
+    other = factories.pool(office.organization, name="Other", code="other")
+    sent = {"organization": other.organization_id, "name": "Other", "code": "other", "concurrency": 9}
+    for address in (
+        reverse("admin:capacity_dispatchpool_change", args=[other.pk]),
+        reverse("admin:capacity_dispatchpool_add"),
+    ):
+        answer = boss.post(address, {**sent, "code": "new", "kind": first.kind, "is_default": "on"})
+        assert answer.context["errors"] == [
+            [f"{first} ({first.code}) is already the default. Change that pool first."]
+        ]
+    other.refresh_from_db()
+    assert not other.is_default
+
+
 def test_the_call_log_shows_and_does_not_edit(office: Lines, boss: Client) -> None:
     call = office.call()
     CallEvent.objects.create(
