@@ -187,6 +187,8 @@ class User(AbstractBaseUser, PermissionsMixin):
     USERNAME_FIELD = "email"
     REQUIRED_FIELDS: ClassVar[list[str]] = ["name"]
 
+    REFUSALS: ClassVar[dict[str, str]] = {"one_user_per_email": mark("Another user has this email address.")}
+
     class Meta:
         ordering = ["name"]
         constraints = [models.UniqueConstraint(Lower("email"), name="one_user_per_email")]

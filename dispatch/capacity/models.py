@@ -4,6 +4,8 @@ ProviderAccount is here, not in telephony, because an OutboundNumber belongs to 
 limit like the others. Telephony defines what an account can do.
 """
 
+from typing import ClassVar
+
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
@@ -214,6 +216,13 @@ class OutboundNumber(OwnedModel):
         null=True, editable=False, help_text="Avoided until then while another number of the pool is healthy."
     )
     rest_reason = models.CharField(max_length=160, blank=True, default="", db_default="", editable=False)
+
+    REFUSALS: ClassVar[dict[str, str]] = {
+        "reserved_lines_exist": mark(
+            "More lines are reserved for alerts and offers than the number has. Reserve fewer lines, or raise "
+            "their number."
+        )
+    }
 
     class Meta:
         ordering = ["phone"]

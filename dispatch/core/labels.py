@@ -10,11 +10,13 @@ the translation of the plain text is used.
 
 The labels of models stay plain texts in their definitions, or are derived from the names of fields by Django.
 `translate_model_labels` replaces them once all models are loaded, so that no migration contains a translation.
+A model's `REFUSALS` are what forms say if one of its constraints is violated, by the constraint's name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from django.apps import apps
@@ -85,6 +87,8 @@ def translate_model_labels() -> None:
         for constraint in meta.constraints:
             if text := constraint.violation_error_message:
                 constraint.violation_error_message = _label(text, context)
+            if sentence := getattr(model, "REFUSALS", {}).get(constraint.name):
+                constraint.get_violation_error_message = partial(gettext, sentence)
         for field in [*meta.local_fields, *meta.local_many_to_many]:
             derived = _spell_out(field.verbose_name) if field._verbose_name is None else field.verbose_name
             field.verbose_name = _label(derived, context)

@@ -1,6 +1,6 @@
 """Models of technicians: Technician, Skill, Shift."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 from django.contrib.postgres.fields import ArrayField, DateTimeRangeField
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -12,7 +12,7 @@ from accounts.models import validate_own_voice, validate_time_zone
 from accounts.scoping import OwnedModel
 from accounts.speech_fields import own_language, own_voice
 from dispatch.core import clock
-from dispatch.core.languages import gettext
+from dispatch.core.languages import gettext, mark
 from dispatch.technicians.fields import WeekSpansField
 from dispatch.technicians.h3_cells import cell_of
 
@@ -97,6 +97,10 @@ class Technician(OwnedModel):
         null=True, editable=False, help_text="No offers since then, after too many missed calls in a row."
     )
     created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    REFUSALS: ClassVar[dict[str, str]] = {
+        "one_active_technician_per_phone": mark("Another active technician has this phone number.")
+    }
 
     class Meta:
         ordering = ["name"]

@@ -1,5 +1,7 @@
 """Users' notification preferences, and organizations' notification rules and escalation policies."""
 
+from typing import ClassVar
+
 from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
@@ -7,7 +9,7 @@ from django.db.models import Q
 from accounts.models import User
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool
-from dispatch.core.languages import gettext
+from dispatch.core.languages import gettext, mark
 from notifications import rules
 from notifications.models.notifications import Level
 
@@ -155,6 +157,10 @@ class EscalationStep(OwnedModel):
     voice = models.BooleanField("call", default=True)
     chat = models.BooleanField("chat", default=True, db_default=True)
     push = models.BooleanField("push", default=True, db_default=True)
+
+    REFUSALS: ClassVar[dict[str, str]] = {
+        "a_step_has_a_channel": mark("Choose text or call. A step needs one of them.")
+    }
 
     class Meta:
         ordering = ["position", "id"]

@@ -1,6 +1,7 @@
 """Models of what organizations configure: service types, dispatch policies and the public form."""
 
 import re
+from typing import ClassVar
 
 from django.core.exceptions import ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator
@@ -10,7 +11,7 @@ from django.db.models import Q
 from accounts.models import Organization
 from accounts.scoping import OwnedModel
 from dispatch.capacity.models import DispatchPool
-from dispatch.core.languages import gettext
+from dispatch.core.languages import gettext, mark
 from dispatch.jobs.rules import quiet_hours, slots
 from dispatch.technicians.models import Skill
 
@@ -183,6 +184,13 @@ class DispatchPolicy(OwnedModel):
     advance_on_failed = models.BooleanField("when the call failed", null=True, blank=True)
     advance_on_no_answer = models.BooleanField("when not answered", null=True, blank=True)
     advance_on_hangup = models.BooleanField("when hung up without pressing a key", null=True, blank=True)
+
+    REFUSALS: ClassVar[dict[str, str]] = {
+        "one_policy_per_organization": mark(
+            "The organization already has a policy for all service types. Change that policy, or choose a service "
+            "type."
+        )
+    }
 
     class Meta:
         verbose_name_plural = "dispatch policies"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from django.contrib.postgres.fields import ArrayField
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
@@ -53,6 +55,10 @@ class CallingRule(models.Model):
         null=True, blank=True, help_text="Last day on which it applies. Leave empty for no end."
     )
     source = models.CharField(max_length=200, help_text="Source of the rule.")
+
+    REFUSALS: ClassVar[dict[str, str]] = {
+        "calling_rule_ends_after_it_begins": mark("The last day is before the first day.")
+    }
 
     class Meta:
         ordering = ["country", "region", "name", "id"]
