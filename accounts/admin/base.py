@@ -35,8 +35,9 @@ An action without permissions requires "change". A custom `form` derives from Ow
 listed in `read_only_actions`. Bulk actions ask for confirmation (`confirmation`): the description "Pause: no new
 calls" provides the button and its explanation; those in `actions_without_asking` do not ask. For models
 without an edit form, set `admin_may = ACT`. A row's history shows its events (`history`); `subject` names its
-model in the event log if that differs from the model's name. `switch_fields`, which others may switch while a page
-is open, are in the form's `changed_data` only if they differ from what the page showed.
+model in the event log if that differs from the model's name. A field of the model is in the form's `changed_data`
+only if it differs from what the page showed, and only `changed_columns` are written: others may have changed the
+row since.
 """
 
 from __future__ import annotations
@@ -100,7 +101,6 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
     formfield_overrides = widgets.OVERRIDES
     read_only_actions: tuple[str, ...] = ()
     service_checks_deletion = False
-    switch_fields: tuple[str, ...] = ()
     list_filter_submit = False
     list_per_page = 50
 
@@ -315,10 +315,11 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change, **kwargs)
+        own = {field.name for field in self.opts.get_fields()}
         if issubclass(self.model, OwnedModel) and (field := form.base_fields.get("organization")):
             self._prepare_organization(field, request, obj)
-        for name in form.base_fields.keys() & set(self.switch_fields):
-            form.base_fields[name].show_hidden_initial = True
+        for name, field in form.base_fields.items() if obj else ():
+            field.show_hidden_initial = name in own and _can_say_what_it_showed(field)
         for field in form.base_fields.values():  # of a row without an organization; OwnedForm knows others
             if isinstance(field, PhoneNumberField):
                 use_region(field, getattr(request.organization, "default_region", ""))
@@ -337,6 +338,10 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         for button in ("can_add_related", "can_change_related", "can_delete_related", "can_view_related"):
             if hasattr(field.widget, button):
                 setattr(field.widget, button, False)
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        """Write a new row, or the columns that the form changed."""
+        obj.save(update_fields=changed_columns(form) if change else None)
 
     # --- unfold's actions ---------------------------------------------------------------------------------------
     def get_unfold_action(self, action: str) -> UnfoldAction:
@@ -445,6 +450,13 @@ def _why_refused(error: Exception) -> str:
 def changed_columns(form: Any) -> list[str]:
     """Return the changed columns of the form's model, for `save(update_fields=…)`: the others may be outdated."""
     return [field.name for field in form.instance._meta.concrete_fields if field.name in form.changed_data]
+
+
+def _can_say_what_it_showed(field: forms.Field) -> bool:
+    """Return whether the page may carry the value that the field shows, and can send it back as one value."""
+    is_secret = getattr(field.widget, "input_type", "") == "password"
+    is_split = isinstance(field.widget, forms.MultiWidget)
+    return not (field.disabled or is_secret or is_split or isinstance(field, forms.FileField))
 
 
 def _named_rows(listed: list[Any]) -> list[Any]:

@@ -70,7 +70,6 @@ class OrganizationAdmin(OwnedAdmin):
     form = OrganizationForm
     admin_may = frozenset({"view", "change"})
     superuser_may = frozenset({"view", "add", "change"})
-    switch_fields = ("requires_second_factor", "is_active")
     list_display = ["name", "slug", "time_zone", "is_active"]
     search_fields = ["name", "slug"]
     fields = [
@@ -137,7 +136,6 @@ class UserAdmin(OwnedAdmin):
 
     admin_may = frozenset({"view", "change"})
     superuser_may = EVERYTHING
-    switch_fields = ("is_active", "is_superuser")
     list_display = ["name", "email", "phone", "is_active", "last_login"]
     search_fields = ["name", "email"]
     fields = ["name", "email", "phone", "is_active", "is_superuser", "last_login", "second_factor_at"]
@@ -289,7 +287,6 @@ class NewMemberForm(OwnedForm):
 class MembershipAdmin(AlertPhoneMixin, OwnedAdmin):
     """Administer memberships. Adding one invites the person; they become a member when they join."""
 
-    switch_fields = ("role", "is_active", "on_duty", "alert_order")
     list_display = [
         "person",
         "email",

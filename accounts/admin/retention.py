@@ -68,7 +68,8 @@ class RetentionRuleAdmin(OwnedAdmin):
 
     def save_model(self, request: HttpRequest, obj: RetentionRule, form: Any, change: bool) -> None:
         with transaction.atomic():
-            obj.save()
+            super().save_model(request, obj, form, change)
+            obj.refresh_from_db()
             self._append_event(request, obj, "changed")
 
     def delete_model(self, request: HttpRequest, obj: RetentionRule) -> None:

@@ -76,7 +76,6 @@ class IdentityProviderAdmin(OwnedAdmin):
     """Administer the OpenID Connect provider of an organization. Only superusers verify domains."""
 
     form = IdentityProviderForm
-    switch_fields = ("is_active", "is_required", "email_must_be_verified", "newcomer_role", "second_factor")
     entry_name, entries_name = label("an identity provider"), label("identity providers")
     list_display = ["issuer", "is_active", "is_required", "tried_at"]
     fields = [

@@ -115,6 +115,7 @@ class OwnedForm(forms.ModelForm):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self._is_new = self.instance._state.adding
         for name, field in self.fields.items():
             if self.is_bound and field.show_hidden_initial and self.add_initial_prefix(name) not in self.data:
                 field.show_hidden_initial = False  # the page did not say what it showed: compare with the row
@@ -142,6 +143,14 @@ class OwnedForm(forms.ModelForm):
             if owner and any(isinstance(row, OwnedModel) and row.organization_id != owner for row in chosen):
                 self.add_error(name, gettext("This belongs to another organization."))
         return cleaned
+
+    def _save_m2m(self) -> None:
+        """Write the relations that the form changed; all of a new row."""
+        cleaned = self.cleaned_data
+        names = {*cleaned} if self._is_new else {*self.changed_data}
+        self.cleaned_data = {name: value for name, value in cleaned.items() if name in names}
+        super()._save_m2m()  # type: ignore[misc]
+        self.cleaned_data = cleaned
 
     def add_error(self, field: str | None, error: Any) -> None:
         """Add an error. That of a field which the form lacks, such as a read-only one, is shown above the form."""

@@ -71,7 +71,6 @@ class ProviderAccountAdmin(OwnedAdmin):
 
     subject = "account"
     form = AccountForm
-    switch_fields = ("is_active",)
     list_display = ["name", "provider", "account_sid", "calls_per_second", "is_active", "state", "rotating"]
     list_filter = ["is_active", "provider"]
     search_fields = ["name", "account_sid"]
@@ -134,7 +133,6 @@ class LimitedAdmin(OwnedAdmin):
 
     dispatcher_may = ACT
     limit_field = ""
-    switch_fields: tuple[str, ...] = ("is_paused",)
     actions = ["pause", "resume"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
@@ -183,7 +181,6 @@ class DispatchPoolAdmin(LimitedAdmin):
 
     subject = "pool"
     limit_field = "concurrency"
-    switch_fields = (*LimitedAdmin.switch_fields, "is_default")
     list_display = ["name", "code", "kind", "use", "rate_per_minute", "is_default", "fallback", "state"]
     list_select_related = ["fallback"]
     list_filter = ["kind", "is_paused"]
@@ -207,7 +204,6 @@ class OutboundNumberAdmin(LimitedAdmin):
 
     subject = "number"
     limit_field = "max_channels"
-    switch_fields = (*LimitedAdmin.switch_fields, "sends_texts")
     list_display = ["phone", "name", "pool", "account", "use", "reserved", "sends_texts", "state"]
     list_filter = ["pool", "account", "is_paused"]
     list_select_related = ["pool", "account"]

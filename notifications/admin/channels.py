@@ -127,7 +127,7 @@ class AlertChannelAdmin(OwnedAdmin):
         """Save the channel; a new one gets a test message."""
         if change:
             with transaction.atomic():
-                obj.save(update_fields=["name", "scope", "audience"])
+                super().save_model(request, obj, form, change)
                 changed = sorted(form.changed_data)
                 events.append(
                     obj.organization_id, "alert_channel.changed", obj.pk, actor=request.actor, name=obj.name,

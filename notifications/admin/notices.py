@@ -21,7 +21,7 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline, changed_columns
+from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
 from accounts.tenancy import user_of
 from dispatch.core import events
 from dispatch.core.labels import label, translate_label
@@ -270,7 +270,7 @@ class AuditedAdmin(OwnedAdmin):
 
     def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
         with transaction.atomic():
-            obj.save(update_fields=changed_columns(form) if change else None)
+            super().save_model(request, obj, form, change)
             self._append_event(request, obj, "changed" if change else "added", fields=sorted(form.changed_data))
 
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
@@ -294,7 +294,6 @@ class RouteAdmin(AuditedAdmin):
     """Override the recipients and level of an event kind for one organization."""
 
     subject = "notification_rule"
-    switch_fields = ("is_on",)
     form = KindForm
     dispatcher_may = VIEW
     list_display = ["__str__", "is_on", "to", "level"]
@@ -347,7 +346,6 @@ class EscalationPolicyAdmin(AuditedAdmin):
     """
 
     subject = "escalation_policy"
-    switch_fields = ("push_shows_details",)
     dispatcher_may = VIEW
     list_display = ["__str__", "repeat_s", "again_after_s", "return_after_s", "call_pool"]
     list_select_related = ["call_pool"]

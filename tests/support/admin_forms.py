@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import html
 import re
 from typing import Any
 
 from django.contrib.postgres.forms import SimpleArrayField
 from django.db.models import Model
+from django.forms import MultipleHiddenInput
 from django.test import Client
 from django.urls import reverse
 
@@ -33,8 +35,14 @@ def filled_in(page: Any) -> dict[str, Any]:
             value = ",".join(value)
         if value is not None and value is not False:
             sent[bound.html_name] = value
-    shown = re.findall(r'<input type="hidden" name="(initial-\w+)" value="(\w+)"', page.content.decode())
-    return {**sent, **dict(shown)}
+    for form in forms:
+        for bound in form:
+            if bound.field.show_hidden_initial:
+                shown = re.findall(r' value="([^"]*)"', bound.as_hidden(only_initial=True))
+                values = [html.unescape(value) for value in shown]
+                is_many = isinstance(bound.field.hidden_widget(), MultipleHiddenInput)
+                sent[bound.html_initial_name] = values if is_many else (values or [""])[0]
+    return sent
 
 
 def send_form(person: Client, row: Model, form: dict[str, Any]) -> None:

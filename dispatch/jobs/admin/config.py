@@ -49,7 +49,6 @@ class ServiceTypeAdmin(ConfigAdmin):
     """Admins edit service types; dispatchers view them."""
 
     subject = "service_type"
-    switch_fields = ("is_active",)
     dispatcher_may = VIEW
     list_display = ["name", "code", "spoken_name", "is_active"]
     list_filter = ["is_active", "required_skills"]
@@ -235,7 +234,6 @@ class CustomerTextPolicyAdmin(ConfigAdmin):
     """Which texts the organization sends to its customers: one row."""
 
     subject = "customer_texts"
-    switch_fields = tuple(f"sends_{kind}" for kind in CustomerTextKind.values)
     dispatcher_may = VIEW
     list_display = [
         "__str__", "sends_received", "sends_assigned", "sends_on_the_way", "sends_running_late", "sends_completed",

@@ -35,7 +35,6 @@ class PublicFormAdmin(ConfigAdmin):
     """One form per organization, with its address and its HTML snippet."""
 
     subject = "public_form"
-    switch_fields = ("is_on", "asks_urgency")
     list_display = ["__str__", "is_on", "address", "per_hour"]
     list_filter = ["is_on"]
     readonly_fields = ["address", "snippet"]

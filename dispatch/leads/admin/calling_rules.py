@@ -226,7 +226,6 @@ class EngineSwitchAdmin(EverybodysAdmin):
     superuser_may = frozenset({"view", "add", "change"})
     list_display = ["__str__", "is_stopped", "promoter_paused"]
     fields = ["is_stopped", "promoter_paused"]
-    switch_fields = ("is_stopped", "promoter_paused")
 
     def has_add_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return super().has_add_permission(request, obj) and not EngineSwitch.objects.exists()

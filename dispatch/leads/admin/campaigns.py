@@ -297,7 +297,6 @@ class LeadDispatchAdmin(OwnedAdmin):
     subject = "lead_dispatch"
     list_display = ["organization", "state"]
     fields = ["mode", "confirmed", "is_paused", "agent_hosts"]
-    switch_fields = ("mode", "is_paused")
 
     def get_list_display(self, request: HttpRequest) -> list:
         return ["organization", "state"]

@@ -92,7 +92,6 @@ class EventTypeAdmin(OwnedAdmin):
     form = EventTypeForm
     dispatcher_may = VIEW
     subject = "event_type"
-    switch_fields = ("is_enforced",)
     list_display = ["name", "description", "state", "version", "is_enforced"]
     list_filter = ["is_enforced"]
     search_fields = ["name", "description"]

@@ -98,7 +98,6 @@ class TechnicianAdmin(VoicePreviewMixin, CsvImportMixin, PositionPickerMixin, Ow
     read_only_actions = (*CsvImportMixin.read_only_actions, *VoicePreviewMixin.read_only_actions)
 
     form = TechnicianForm
-    switch_fields = ("on_duty", "is_active", "lat", "lng")  # their phones report positions
     dispatcher_may = ACT
     list_display = ["name", "phone", "on_duty", "skill_names", "workload", "offer", "reach", "last_offered_at"]
     list_filter = ["on_duty", "is_active", "skills"]
