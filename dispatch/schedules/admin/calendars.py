@@ -41,7 +41,8 @@ class ExclusionCalendarForm(OwnedForm):
             cleaned["content"] = upload.read().decode("utf-8", "replace").replace("\x00", "")
         # Browsers send other line ends than the file has.
         text = (cleaned.get("content") or "").split()
-        has_new_text = bool(upload) or (bool(text) and text != self.instance.content.split())
+        is_entered = bool(text) and "content" in self.changed_data  # the page may show an earlier refresh
+        has_new_text = bool(upload) or (is_entered and text != self.instance.content.split())
         if cleaned.get("url") and has_new_text:
             raise ValidationError({"url": gettext("Set either a URL or a file, not both.")})
         if not cleaned.get("url") and not cleaned.get("content"):
