@@ -65,9 +65,14 @@ def save_row(row: Limited, changed: Mapping[str, Any], *, actor: Actor) -> None:
 
 
 def set_token(account: ProviderAccount, token: str, *, actor: Actor) -> None:
-    """Set a new token on the account. Webhooks accept the previous one until `end_rotation`."""
+    """Set a new token on the account. Webhooks accept the previous one until `end_rotation`.
+
+    The current token again changes nothing: the previous one stays valid.
+    """
     with transaction.atomic():
         before = ProviderAccount.objects.select_for_update(no_key=True).get(pk=account.pk)
+        if token == before.auth_token:
+            return
         account.previous_auth_token, account.auth_token = before.auth_token, token
         account.save(update_fields=["auth_token", "previous_auth_token"])
         _append_event(account, "token_changed", actor)

@@ -102,6 +102,10 @@ def test_token_is_write_only(office: Lines, boss: Client) -> None:
     assert boss.post(address, {**form, "token": "fresh"}).status_code == 302
     account.refresh_from_db()
     assert (account.auth_token, account.previous_auth_token) == ("fresh", SECRET)
+    assert boss.post(address, {**form, "token": "fresh"}).status_code == 302, "entered again, to be sure"
+    account.refresh_from_db()
+    assert (account.auth_token, account.previous_auth_token) == ("fresh", SECRET)
+    assert Event.objects.filter(kind="account.token_changed").count() == 1
     assert not any("fresh" in str(event.data) for event in Event.objects.all())
     with connection.cursor() as cursor:
         cursor.execute("SELECT auth_token, previous_auth_token FROM capacity_provideraccount")
