@@ -64,3 +64,23 @@ def test_deletion_of_a_skill_lists_no_nameless_relationships() -> None:
     shown = page.get(f"/admin/technicians/skill/{skill.pk}/delete/").content.decode()
     assert "object (" not in shown
     assert "Relationships" in shown, "counted in the summary"
+
+
+@pytest.mark.parametrize("relation", ["required_skills", "preferred_skills"])
+def test_skill_of_a_service_type_is_not_deleted(relation: str) -> None:
+    organization = make.organization()
+    skill, other = make.skill(organization, "gas"), make.skill(organization, "oil")
+    service = make.service_type(organization, "repair", name="AC repair")
+    getattr(service, relation).add(skill)
+    page = make.browser(make.admin(organization))
+    words = "Service types use this skill: AC repair. Remove it there first."
+    for address, sent in (
+        (f"/admin/technicians/skill/{skill.pk}/delete/", {}),
+        ("/admin/technicians/skill/", {"action": "delete_selected", "_selected_action": [other.pk, skill.pk]}),
+    ):
+        shown = page.post(address, {**sent, "post": "yes"}, follow=True)
+        assert words in " ".join(str(message) for message in shown.context["messages"])
+    assert Skill.objects.count() == 2
+    getattr(service, relation).clear()
+    page.post(f"/admin/technicians/skill/{skill.pk}/delete/", {"post": "yes"})
+    assert list(Skill.objects.all()) == [other]

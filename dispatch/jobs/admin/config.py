@@ -13,6 +13,7 @@ from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
 from accounts.admin.base import VIEW, OwnedAdmin, OwnedForm, changed_columns
+from accounts.admin.extensions import extend_admin
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core.labels import label
 from dispatch.jobs import policies
@@ -20,6 +21,8 @@ from dispatch.jobs.models import CustomerTextKind, CustomerTextPolicy, DispatchP
 from dispatch.jobs.rules.policy import FIELDS, CascadePolicy
 from dispatch.jobs.rules.quiet_hours import QuietHours
 from dispatch.jobs.services import config
+from dispatch.technicians.admin.technicians import SkillAdmin
+from dispatch.technicians.models import Skill
 from dispatch.technicians.rules import distance_words
 
 
@@ -61,6 +64,15 @@ class ServiceTypeAdmin(ConfigAdmin):
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False  # jobs refer to their service types: deactivate them instead
+
+
+@extend_admin(Skill)
+class SkillOfServicesAdmin(SkillAdmin):
+    """Keeps the skills that service types use."""
+
+    def delete_model(self, request: HttpRequest, obj: Skill) -> None:
+        config.check_unused(obj)
+        super().delete_model(request, obj)
 
 
 class DispatchPolicyForm(OwnedForm):

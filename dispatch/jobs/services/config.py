@@ -10,7 +10,9 @@ from django.db import models, transaction
 from phonenumber_field.phonenumber import PhoneNumber
 
 from dispatch.core import clock, events
+from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
+from dispatch.core.languages import gettext
 from dispatch.core.stored_texts import stored_name
 from dispatch.jobs import policies
 from dispatch.jobs.models import (
@@ -22,6 +24,7 @@ from dispatch.jobs.models import (
     TechnicianNotice,
 )
 from dispatch.jobs.rules import quiet_hours
+from dispatch.technicians.models import Skill
 
 Setup = ServiceType | DispatchPolicy | PublicForm | CustomerTextPolicy
 QUIET_FIELDS = frozenset(quiet_hours.FIELDS)
@@ -70,6 +73,15 @@ def delete_config(policy: DispatchPolicy, *, actor: Actor) -> None:
         _append_event(policy, "removed", actor)
         policy.delete()
         wake_quiet_jobs(policy.organization_id)
+
+
+def check_unused(skill: Skill) -> None:
+    """Raise Conflict if service types use the skill: without it, their jobs would go to other technicians."""
+    services = ServiceType.objects.of(skill.organization_id)
+    users = services.filter(models.Q(required_skills=skill) | models.Q(preferred_skills=skill)).distinct()
+    if names := list(users.values_list("name", flat=True)[:3]):
+        words = gettext("Service types use this skill: {names}. Remove it there first.")
+        raise Conflict(words.format(names=", ".join(names)), code="in_use")
 
 
 def _append_event(row: Setup, verb: str, actor: Actor, **data: Any) -> None:
