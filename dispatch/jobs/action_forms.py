@@ -13,6 +13,7 @@ from django import forms
 from django.utils.text import normalize_newlines
 from phonenumber_field.formfields import PhoneNumberField
 
+from dispatch.core.api.problems import Conflict
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark, ngettext
@@ -88,6 +89,13 @@ def button_of(action: Action, job: Job) -> tuple[str, str, bool]:
         )
     button, title, is_dangerous = BUTTONS[action]
     return _(button), _(title), is_dangerous
+
+
+def describe_refusal(conflict: Conflict) -> list[str]:
+    """Return why an action was refused and what to do next, as sentences."""
+    if isinstance(conflict, services.IllegalTransition):  # a second confirmation would be refused as well
+        return [str(conflict.detail), _("Nothing was changed.")]
+    return [str(conflict.detail), _("Nothing was changed. Review the job and confirm again.")]
 
 
 class AddressField(forms.CharField):

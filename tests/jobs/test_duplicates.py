@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import html
 import threading
 
 import pytest
 from django.db import transaction
+from django.urls import reverse
 
 from dispatch.core import clock
 from dispatch.core.api.problems import Conflict
+from dispatch.core.events import Actor
 from dispatch.jobs import services, timeline
 from dispatch.jobs.models import DispatchPolicy, Job, Offer
 from dispatch.jobs.public.status import describe_status
@@ -22,6 +25,7 @@ from tests.support import factories
 
 PHONE, OTHER_PHONE = "+16025550123", "+16025550199"
 TEMPE = factories.TEMPE.address
+NOOR = Actor("user", 8, "Noor")
 
 
 @pytest.mark.parametrize(
@@ -144,8 +148,25 @@ def test_flag_ends_with_the_other_job(desk):
     first, second = desk.job(), desk.job()
     services.cancel(first.pk, "a mistake", actor=MARIA)
     assert "merge_duplicate" not in desk.api.get(f"jobs/{second.pk}/").json()["actions"]
-    with pytest.raises(Conflict, match="isn't flagged"):
-        services.merge_duplicate(second.pk, actor=MARIA)
+    ended = rf"^Job {first.pk} is canceled, so .* no longer flagged as its duplicate\. Maria Lopez canceled"
+    for action in (services.merge_duplicate, services.dismiss_duplicate):
+        with pytest.raises(Conflict, match=ended):
+            action(second.pk, actor=MARIA)
+
+
+@pytest.mark.parametrize("where", ["console:act", "admin:jobs_job_act"])
+@pytest.mark.parametrize("action", ["merge-duplicate", "not-a-duplicate"])
+def test_refusal_names_the_end_of_the_other_job(desk, where, action):
+    first, second = desk.assigned(), desk.job()
+    services.complete(first.pk, actor=NOOR)
+    client = factories.browser(factories.admin(desk.organization))
+    answer = client.post(reverse(where, args=[second.pk, action]), {"version": str(second.version)})
+    assert answer.status_code == 409
+    said = html.unescape(answer.content.decode())
+    assert f"Job {first.pk} is completed, so this job is no longer flagged as its duplicate. " in said
+    assert "Noor completed the job at " in said
+    assert "Nothing was changed." in said
+    assert "confirm again" not in said
 
 
 def test_two_submissions_at_once_are_flagged(floor: Floor):

@@ -31,6 +31,7 @@ from dispatch.jobs.action_forms import (
     allowed_actions,
     button_of,
     describe_consequence,
+    describe_refusal,
     perform_action,
 )
 from dispatch.jobs.models import Candidate, Job, Offer
@@ -111,10 +112,7 @@ def handle_action(request: HttpRequest, job_id: int, action: str) -> HttpRespons
         try:
             result = perform_action(chosen, job, form.cleaned_data, request.actor)
         except Conflict as conflict:
-            refused = [
-                str(conflict.detail),
-                _("Nothing was changed. Review the job and confirm again."),
-            ]
+            refused = describe_refusal(conflict)
         except ValidationError as error:
             refused = error.messages
         else:

@@ -22,6 +22,7 @@ from dispatch.jobs.action_forms import (
     allowed_actions,
     button_of,
     describe_consequence,
+    describe_refusal,
     perform_action,
 )
 from dispatch.jobs.badges import exact_time, job_badge, offer_badge, relative_time, verdict_badge
@@ -68,7 +69,7 @@ class JobDetailMixin:
             try:
                 result = perform_action(chosen, job, form.cleaned_data, request.actor)
             except Conflict as conflict:
-                refused = [str(conflict.detail), gettext("Nothing was changed. Review the job and confirm again.")]
+                refused = describe_refusal(conflict)
             except ValidationError as error:
                 refused = error.messages
             else:

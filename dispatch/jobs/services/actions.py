@@ -401,7 +401,7 @@ class IllegalTransition(Conflict):
 def check_version(job: Job, version: int | None) -> None:
     """Raise Conflict unless `version` is the job's current version. None skips the check."""
     if version is not None and version != job.version:
-        raise _build_refusal(Conflict, job, _("This job has changed."))
+        raise _build_refusal(Conflict, job, _("This job has changed."), job)
 
 
 def check_legal(job: Job, action: Action) -> None:
@@ -422,15 +422,15 @@ def check_legal(job: Job, action: Action) -> None:
         )
 
 
-def raise_illegal_transition(job: Job, why: str) -> NoReturn:
-    """Raise IllegalTransition with the reason and the job's last change."""
-    raise _build_refusal(IllegalTransition, job, why)
+def raise_illegal_transition(job: Job, why: str, *, cause: Job | None = None) -> NoReturn:
+    """Raise IllegalTransition with the reason and the last change of the job, or of `cause`, another job."""
+    raise _build_refusal(IllegalTransition, job, why, cause or job)
 
 
-def _build_refusal(refusal: type[Conflict], job: Job, why: str) -> Conflict:
-    """Return the refusal with the job's last change: who did what, when."""
+def _build_refusal(refusal: type[Conflict], job: Job, why: str, changed: Job) -> Conflict:
+    """Return the refusal with the last change of the job `changed`: who did what, when."""
     details: dict[str, Any] = {"version": job.version, "job_status": str(job.status)}
-    if (last := timeline.last_change(job)) is not None:
+    if (last := timeline.last_change(changed)) is not None:
         at = last.at.astimezone(ZoneInfo(job.organization.time_zone))
         why = _("{why} {who} {did} at {time} on {date}.").format(
             why=why, who=last.actor_label, did=last.did, time=f"{at:%H:%M:%S %Z}", date=f"{at:%Y-%m-%d}"

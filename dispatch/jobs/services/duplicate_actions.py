@@ -48,6 +48,17 @@ def dismiss_duplicate(job_id: int, *, actor: Actor, version: int | None = None, 
 
 
 def _flagged_duplicate(job: Job) -> Job:
+    """Return the open job that this one may duplicate. Raise IllegalTransition if there is none."""
+    other = job.duplicate_of
+    if job.duplicate_state == Job.DuplicateState.POSSIBLE and other is not None and other.ended_at is not None:
+        status = _(other.get_status_display().lower())
+        raise_illegal_transition(
+            job,
+            _("Job {number} is {status}, so this job is no longer flagged as its duplicate.").format(
+                number=other.pk, status=status
+            ),
+            cause=other,
+        )
     if not job.is_possible_duplicate or job.duplicate_of is None:
         raise_illegal_transition(job, _("This job isn't flagged as a duplicate of an open job."))
     return job.duplicate_of
