@@ -92,3 +92,26 @@ def test_key_n_opens_a_new_job_while_another_job_is_corrected(floor: Floor, sign
     expect(page.locator("#new-job-form").get_by_label("Customer's phone")).to_be_focused()
     page.keyboard.type("602 555 0199")
     expect(page.locator("#new-job-form").get_by_label("Customer's phone")).to_have_value("602 555 0199")
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (1280, 720), (390, 844)])
+def test_field_that_is_tabbed_to_is_not_behind_the_buttons(floor: Floor, sign_in, width, height):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/", width=width))
+    page.set_viewport_size({"width": width, "height": height})
+    page.keyboard.press("n")
+    expect(page.locator("#new-job-form").get_by_label("Customer's phone")).to_be_focused()
+    below: dict[str, float] = {}
+    for _ in range(40):
+        name, pixels = page.evaluate(
+            """() => {
+                const field = document.activeElement, buttons = document.querySelector(".new-job .send");
+                const [bottom, top] = [field.getBoundingClientRect().bottom, buttons.getBoundingClientRect().top];
+                return [field.name || "", bottom - top];
+            }"""
+        )
+        if not name:
+            break
+        below[name] = max(pixels, below.get(name, pixels))
+        page.keyboard.press("Tab")
+    assert {"customer_phone", "address", "window_from", "window_until", "preferred_technician"} <= below.keys()
+    assert {name: pixels for name, pixels in below.items() if pixels > 0} == {}
