@@ -155,3 +155,13 @@ def test_outline_is_drawn_while_tiles_cannot_be_loaded(floor: Floor, sign_in, ti
     page.get_by_role("link", name="Map").click()
     expect(page.locator(f"#map svg #pin-{job.pk}")).to_be_visible()
     expect(page.locator("#map .ground")).to_have_count(0)
+
+
+def test_job_number_that_is_wider_than_its_pin_lies_on_the_color_of_the_pin(floor: Floor, sign_in):
+    floor.technician("Ann")
+    job = floor.started()
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/?map=1"))
+    pin = page.locator(f"#map svg #pin-{job.pk}")
+    fill = pin.locator("path").evaluate("path => getComputedStyle(path).fill")
+    expect(pin.locator("text")).to_have_css("stroke", fill)
+    expect(pin.locator("text")).to_have_css("paint-order", "stroke")
