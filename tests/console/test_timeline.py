@@ -209,6 +209,15 @@ def test_page_shows_a_day_a_week_or_only_the_chart(desk):
     assert 'id="drawer-title"' in shown(desk, f"?job={job.pk}")
 
 
+def test_job_that_began_on_an_earlier_day_shows_the_date_instead_of_a_time(desk):
+    desk.assigned()
+    yesterday = TODAY - timedelta(days=1)
+    Job.objects.update(started_at=at(23, 43, day=yesterday))
+    week = shown(desk, f"?days=7&day={yesterday}")
+    assert re.findall(r'<a class="chip[^>]*><span class="figure">([^<]+)</span>', week) == ["23:43", "Mar 2"]
+    assert re.findall(r'</b> <span class="figure">([^<]+)</span>', shown(desk)) == ["Mar 2"]
+
+
 @pytest.mark.parametrize("day", ["never", "0001-01-01", "9999-12-31", "2027-02-30", ""])
 def test_impossible_day_is_today(desk, day):
     assert "Wed, Mar 3" in shown(desk, f"?day={day}")

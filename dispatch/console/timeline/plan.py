@@ -14,6 +14,7 @@ from django.db.models import Exists, OuterRef, Q, QuerySet
 from accounts.models import Organization
 from dispatch.console.board.cards import received_at, state_of, with_card_data
 from dispatch.core import clock
+from dispatch.core.languages import date_words
 from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.rules.workload import USUAL_MINUTES
 from dispatch.technicians.models import Shift, Technician
@@ -30,6 +31,7 @@ class Bar:
     """One job of a technician. `place` and `travel`: where it and the trip to it are in the row, as CSS.
 
     `is_planned`: the work has not begun, so the bar can be moved. `lane`: 0 for the first line of the row.
+    `begins`: the local time of its start, or the date if that is before the day of the row.
     """
 
     job: Job
@@ -41,6 +43,7 @@ class Bar:
     lane: int = 0
     place: str = ""
     travel: str = ""
+    begins: str = ""
 
     @property
     def minutes(self) -> int:
@@ -254,6 +257,12 @@ def _shown_hours(moments: list[datetime], begin: datetime, end: datetime) -> tup
     return first, last
 
 
+def _begins(start: datetime, day: datetime) -> str:
+    """Return when a bar of the day begins: "23:43", or "Nov 29" if that is an earlier day."""
+    local = start.astimezone(day.tzinfo)
+    return _wall(start, day) if local.date() >= day.date() else date_words(local, weekday=False)
+
+
 def _wall(moment: datetime, day: datetime) -> str:
     return f"{moment.astimezone(day.tzinfo):%H:%M}"
 
@@ -280,5 +289,6 @@ def _placed(bars: list[Bar], first: datetime, last: datetime) -> list[Bar]:
         free_from[lane : lane + 1] = [bar.end]
         trip = bar.job.on_the_way_at if bar.job.started_at is None and bar.job.eta_at is not None else None
         travel = _place(trip, bar.start, first, last, lane) if trip is not None and trip < bar.start else ""
-        placed.append(replace(bar, lane=lane, place=_place(bar.start, bar.end, first, last, lane), travel=travel))
+        place = _place(bar.start, bar.end, first, last, lane)
+        placed.append(replace(bar, lane=lane, place=place, travel=travel, begins=_begins(bar.start, first)))
     return placed
