@@ -139,6 +139,20 @@ def test_each_job_is_in_its_column(desk):
     assert "Nobody accepted" in desk.list_of(page, "attention")
 
 
+def test_panel_names_the_jobs_that_may_be_duplicates_in_one_notice(desk):
+    first = desk.job()
+    flagged = [desk.job(duplicate_of=first, duplicate_state="possible") for _ in range(12)]
+    panel = desk.see(f"/board/jobs/{first.pk}/", headers=HTMX)
+    assert panel.count('class="notice late"') == 1
+    assert "12 jobs may be duplicates of this one. Open one to merge it." in panel
+    assert re.findall(r'id="flagged-(\d+)"', panel) == [str(job.pk) for job in flagged[:10]]
+    assert "and 2 more" in panel
+    Job.objects.filter(pk__in=[job.pk for job in flagged[1:]]).update(ended_at=clock.now())
+    panel = desk.see(f"/board/jobs/{first.pk}/", headers=HTMX)
+    assert f">Job {flagged[0].pk}</a> may be a duplicate of this one." in panel
+    assert "more</span>" not in panel
+
+
 def test_the_most_urgent_and_longest_waiting_come_first(desk):
     normal, emergency, newer = desk.job("pending"), desk.job("pending", priority=1), desk.job("pending")
     found = re.findall(r'data-open="(\d+)"', desk.list_of(desk.see(), "attention"))

@@ -73,6 +73,7 @@ KEYS = {
     Action.REPORT_LATE: "l",
 }
 MAX_EARLIER = 5
+MAX_FLAGGED = 10
 _ABOUT_DUPLICATES = (Action.MERGE_DUPLICATE, Action.NOT_A_DUPLICATE)
 _OFFER_TONES = {"pending": "calling", "accepted": "good", "rescinded": "off"}
 _VERDICTS = {
@@ -159,9 +160,7 @@ def build_panel(request: HttpRequest, job: Job) -> dict[str, Any]:
             if action not in _ABOUT_DUPLICATES
         ],
         "duplicate": _duplicate(job, [action for action in legal if action in _ABOUT_DUPLICATES]),
-        "flagged": list(
-            job.duplicates.filter(duplicate_state=Job.DuplicateState.POSSIBLE, ended_at=None).order_by("pk")[:5]
-        ),
+        **_flagged(job),
         "deferred": describe_deferred(job) if job.has_uninformed_technician else [],
         "candidates": _candidates(job),
         "rest": rest_words(job.out_of_reach),
@@ -185,6 +184,14 @@ def find_earlier_jobs(organization: Organization, phone: str, *, other_than: int
         return []
     rows = Job.objects.of(organization).filter(customer_phone=phone).select_related("service_type", "technician")
     return [job for job in rows.order_by("-id")[: MAX_EARLIER + 1] if job.pk != other_than][:MAX_EARLIER]
+
+
+def _flagged(job: Job) -> dict[str, Any]:
+    """Return the first open jobs that may duplicate this one, and the number of all."""
+    jobs = job.duplicates.filter(duplicate_state=Job.DuplicateState.POSSIBLE, ended_at=None).order_by("pk")
+    shown = list(jobs[:MAX_FLAGGED])
+    count = jobs.count() if len(shown) == MAX_FLAGGED else len(shown)
+    return {"flagged": shown, "flagged_count": count, "more_flagged": count - len(shown)}
 
 
 def _duplicate(job: Job, legal: list[Action]) -> dict[str, Any] | None:
