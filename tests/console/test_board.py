@@ -139,6 +139,24 @@ def test_each_job_is_in_its_column(desk):
     assert "Nobody accepted" in desk.list_of(page, "attention")
 
 
+@pytest.mark.parametrize(
+    ("waiting_for", "badge", "words"),
+    [
+        ("answer", "Ringing not confirmed", "ringing not confirmed"),
+        ("line", "Waiting for a line", "waiting for a line"),
+    ],
+)
+def test_panel_says_the_same_as_the_badge_of_a_call_that_does_not_ring(desk, waiting_for, badge, words):
+    job = desk.job(waiting_for=waiting_for)
+    Offer.objects.create(
+        organization=desk.organization, job=job, technician=desk.technician("Ann"), attempt=1,
+        expires_at=clock.now() + timedelta(minutes=5),
+    )  # fmt: skip
+    panel = desk.see(f"/board/jobs/{job.pk}/?part=body", headers=HTMX)
+    assert badge in panel
+    assert re.search(r'<b class="break">Ann</b> ([^<,]+)<', panel)[1].strip() == words
+
+
 def test_panel_names_the_jobs_that_may_be_duplicates_in_one_notice(desk):
     first = desk.job()
     flagged = [desk.job(duplicate_of=first, duplicate_state="possible") for _ in range(12)]

@@ -54,10 +54,14 @@ _MOMENTS = {"assigned": "assigned_at", "done": "ended_at"}
 
 @dataclass(frozen=True)
 class LiveOffer:
-    """A current offer, with its technician and deadline. An emergency can have several."""
+    """A current offer, with its technician and deadline. An emergency can have several.
+
+    `has_line`: a line is reserved, so a call that does not ring yet is requested, or its fate is unknown.
+    """
 
     offer: Offer
     name: str
+    has_line: bool
 
     @property
     def words(self) -> str:
@@ -65,7 +69,9 @@ class LiveOffer:
             return _("missed call, can still reply")
         if self.offer.answered_at:
             return _("answered")
-        return _("ringing") if self.offer.ringing_since else _("waiting for a line")
+        if self.offer.ringing_since:
+            return _("ringing")
+        return _("ringing not confirmed") if self.has_line else _("waiting for a line")
 
     @property
     def counts_down(self) -> bool:
@@ -282,7 +288,8 @@ def _card(
     names: dict[int, str],
 ) -> Card:
     pending = [offer for offer in offers if offer.status == Offer.Status.PENDING]
-    live = tuple(LiveOffer(offer, names.get(offer.technician_id, "")) for offer in pending)
+    has_line = job.waiting_for == Job.WaitingFor.ANSWER
+    live = tuple(LiveOffer(offer, names.get(offer.technician_id, ""), has_line) for offer in pending)
     next_name = _describe_next(job, next_step, names) if live else ""
     column = column_of(job, bool(offers))
     tone, state = state_of(job, pending)
