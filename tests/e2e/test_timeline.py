@@ -115,3 +115,14 @@ def test_name_of_a_job_that_began_left_of_what_is_shown_stays_legible(floor: Flo
     assert name["x"] + name["width"] <= label["x"]
     assert label["x"] + label["width"] <= bar["x"] + bar["width"]
     shot(page, f"timeline-scrolled-{width}-{scheme}")
+
+
+def test_state_of_an_unassigned_job_stays_in_its_card_on_a_phone(floor: Floor, sign_in):
+    jobs = [floor.started(), floor.started()]  # a single card would be as wide as the screen
+    Job.objects.filter(pk__in=[job.pk for job in jobs]).update(status="pending", pending_reason="nobody_near")
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/timeline/", width=390))
+    card = page.locator(".tray-job").first
+    badge = card.locator(".badge")
+    expect(badge).to_have_text("No qualified technician nearby")
+    inner, outer = badge.bounding_box(), card.bounding_box()
+    assert inner["x"] + inner["width"] <= outer["x"] + outer["width"]
