@@ -145,12 +145,37 @@ def test_alert_about_the_technician_stays_when_a_former_phone_gets_the_text(text
     assert notice(job).status == "unreached"
 
 
-def test_address_of_an_accepted_job_is_not_texted_to_a_former_phone(texting: Floor) -> None:  # noqa: F811
+def test_address_of_an_accepted_job_is_texted_to_the_present_phone(texting: Floor) -> None:  # noqa: F811
     (ann,) = texting.crew("Ann")
+    former = str(ann.phone)
     assigned_to(texting, ann)
     change_phone(ann)
+    ann.refresh_from_db()
     texting.send_texts()
-    assert Text.objects.get(purpose="job").status == "canceled"
+    texting.until(lambda: texts_to(texting, str(ann.phone)))
+    assert texts_to(texting, former) == []
+    (sent,) = texts_to(texting, str(ann.phone))
+    assert "the job is yours" in sent
+    (own_page,) = re.findall(r"/t/\S+", sent)
+    assert Client().get(own_page).status_code == 200
+
+
+def test_address_follows_the_phone_once_and_only_while_the_job_is_theirs(texting: Floor) -> None:  # noqa: F811
+    ann, bob = texting.crew("Ann", "Bob")
+    job = assigned_to(texting, ann)
+    change_phone(ann)
+    assert services.assign(job.pk, bob.pk, actor=MARIA, confirm_unfit=True).assigned
+    (first, to_bob) = Text.objects.filter(purpose="job").order_by("pk")
+    assert (first.status, str(to_bob.to_phone)) == ("canceled", str(bob.phone))
+    notice_delivery.send_canceled_address(first)
+    change_phone(bob)
+    notice_delivery.send_canceled_address(to_bob)  # the notice calls
+    job.notices.filter(technician=bob).update(status="reached")
+    for _ in range(2):
+        notice_delivery.send_canceled_address(to_bob)
+    bob.refresh_from_db()
+    newer = Text.objects.filter(purpose="job", pk__gt=to_bob.pk)
+    assert [str(text.to_phone) for text in newer] == [str(bob.phone)]
 
 
 def test_offer_is_not_texted_to_a_former_phone(texting: Floor) -> None:  # noqa: F811

@@ -58,9 +58,14 @@ class NewsSmsHandler:
         return subject is not None and sms.goes_to(text, subject.technician)
 
     def on_status_change(self, text: Text) -> None:
-        """Record that the text arrived, or call the technician because it cannot arrive."""
+        """Record that the text arrived, or call the technician because it cannot arrive.
+
+        The address of a job of which they know is sent to their present phone.
+        """
         for pk in TechnicianNotice.objects.filter(text_id=text.pk).values_list("pk", flat=True):
             notice_delivery.advance_notice(pk)
+        if text.purpose == Text.Purpose.JOB and text.status == Text.Status.CANCELED:
+            notice_delivery.send_canceled_address(text)
 
 
 def _speaking_about(notice: TechnicianNotice) -> AbstractContextManager[object]:

@@ -174,6 +174,27 @@ def _mark_unreached(job: Job, notice: TechnicianNotice, reason: str) -> None:
     append_notice_event(job, notice, "job.technician_unreached", SYSTEM, reason=reason)
 
 
+def send_canceled_address(text: Text) -> None:
+    """Send a job's address to its technician's present phone, because this text to a former one was canceled.
+
+    Not while a notice is being sent: it calls the present phone. Idempotent. Call it outside any transaction.
+    """
+    with transaction.atomic():
+        rows = Job.objects.select_for_update(no_key=True, of=("self",)).select_related("organization")
+        job = rows.filter(pk=text.subject_id or 0, status=Job.Status.ASSIGNED).first()
+        if job is None or job.technician is None:
+            return
+        latest = telephony.texts_of(Text.Purpose.JOB, job.pk).first()
+        is_current = latest == text and job.assigned_at is not None and job.assigned_at <= text.created_at
+        notice = TechnicianNotice.objects.filter(text_id=text.pk).first()
+        is_informed = notice is None or notice.status == Status.REACHED
+        if not is_current or not is_informed or sms.goes_to(text, job.technician):
+            return
+        accepted = Actor("technician", job.technician.pk, job.technician.name)
+        transitions.save_job(job)  # its version numbers its texts
+        sms.send_address(job, job.technician.pk, actor=SYSTEM if notice else accepted)
+
+
 def load_spoken(notice_id: int) -> TechnicianNotice:
     """Return the notice with what a call about it needs."""
     related = ("job__service_type", "job__organization", "technician")
