@@ -129,7 +129,7 @@ TABLE: tuple[Rule, ...] = (
         ends={
             "job.technician_notified": "reached the technician",
             "job.technician_told": "told the technician",
-            "job.notice_superseded": "recorded a newer change for the technician",
+            "job.notice_superseded": "no longer needs to notify the technician",
         },
         email=True,
     ),

@@ -26,6 +26,7 @@ STORED = (
     mark_stored("A provider account is failing"),
     mark_stored("A phone account fails"),  # in rows of earlier versions
     mark_stored("{actor} reported that the endpoint responds again"),  # in rows of earlier versions
+    mark_stored("{actor} recorded a newer change for the technician"),  # in rows of earlier versions
     mark_stored("No calls can be made"),
     mark_stored("Jobs are waiting and resume automatically."),
     mark_stored(

@@ -12,6 +12,7 @@ from dispatch.jobs.models import Job
 from dispatch.jobs.services import Correction
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call, Text
+from notifications.models import Alert
 from tests.harness.jobs import MARIA, Floor
 from tests.jobs.test_technician_notices import (  # noqa: F401
     assigned_to,
@@ -88,6 +89,7 @@ def test_report_ends_the_alert_about_the_assignment(floor: Floor, report: Report
     report(job, actor_of(bob))
     notify()
     assert open_alerts() == []
+    assert Alert.objects.get().settled_how.endswith("no longer needs to notify the technician")
 
 
 def test_report_hangs_up_a_call_that_rings(floor: Floor, report: Report) -> None:
