@@ -75,6 +75,7 @@ STORED = (
     mark_stored("another change to this technician was in progress"),
     mark_stored("their record is locked by another session"),  # in rows of earlier versions
     mark_stored("their phone is on another call"),
+    mark_stored("their phone number has changed"),
     mark_stored("The technician was deactivated."),
     mark_stored("the technician was deactivated"),
     mark_stored("the organization was deactivated"),

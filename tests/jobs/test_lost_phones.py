@@ -194,7 +194,11 @@ def test_dispatchers_learn_that_their_text_did_not_go_to_a_former_phone(texting:
     change_phone(ann)
     texting.send_texts()
     assert Text.objects.get(purpose="thread").status == "canceled"
-    texting.until(lambda: Event.objects.filter(kind="job.text_failed", subject_id=job.pk).exists())
+    failed = Event.objects.filter(kind="job.text_failed", subject_id=job.pk)
+    texting.until(failed.exists)
+    ann.refresh_from_db()
+    told = failed.get().data
+    assert (told["reason"], told["phone"]) == ("their phone number has changed", ann.phone.as_national)
 
 
 def test_other_changes_of_a_technician_stop_no_text(texting: Floor) -> None:  # noqa: F811

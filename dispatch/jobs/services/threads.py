@@ -21,7 +21,7 @@ from dispatch.jobs import signed_links
 from dispatch.jobs.models import Job, JobText, Offer
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.rules.customer_phrases import told_time
-from dispatch.jobs.services import transitions
+from dispatch.jobs.services import sms, transitions
 from dispatch.jobs.services.follow_up import report_on_the_way
 from dispatch.technicians.models import Technician
 from dispatch.telephony import services as telephony
@@ -216,10 +216,12 @@ def report_delivery(text: Text) -> None:
         if row is None or not JobText.objects.filter(pk=row.pk, failed_at=None).update(failed_at=clock.now()):
             return
         code = f" (error {text.error_code})" if text.error_code.strip("0") else ""
+        reason = f"{text.error_message or Text.Status(text.status).label}{code}"
+        if text.status == Text.Status.CANCELED and not sms.goes_to(text, row.technician):
+            reason = "their phone number has changed"
         transitions.append_job_event(
             row.job, "job.text_failed", technician_id=row.technician_id, technician=row.technician.name,
-            text_id=text.pk, phone=row.technician.phone.as_national,
-            reason=f"{text.error_message or Text.Status(text.status).label}{code}",
+            text_id=text.pk, phone=row.technician.phone.as_national, reason=reason,
         )  # fmt: skip
 
 
