@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
+from dispatch.core.web import charsets
 from dispatch.jobs.models import Submission
 from tests.support import factories
 from tests.support.waiting import PATIENCE
@@ -58,6 +59,18 @@ def test_a_charset_in_a_repeated_header_is_found(app_url: str) -> None:
     with socket.create_connection((where.hostname, where.port), timeout=PATIENCE) as connection:
         connection.sendall(head.encode() + FORM)
         assert connection.recv(1000).startswith(b"HTTP/1.1 415 ")
+
+
+@pytest.mark.parametrize("parameters", ['; x="' + ";" * 50_000, "x" * 1001, "; charset=utf-8" * 100])
+def test_a_long_content_type_is_refused_before_it_is_parsed(
+    app_url: str, parameters: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parse, parsed = charsets.parse_header_parameters, []
+    monkeypatch.setattr(charsets, "parse_header_parameters", lambda text: parsed.append(text) or parse(text))
+    refused = post(app_url, "/admin/login/", f"{MULTIPART}{parameters}", FORM)
+    assert (refused.status_code, refused.headers["Content-Type"]) == (415, "application/problem+json")
+    assert refused.json()["detail"] == "The Content-Type is longer than 1000 characters."
+    assert not [text for text in parsed if len(text) > 1000]
 
 
 def test_a_charset_without_a_body_is_unsupported_too(app_url: str) -> None:

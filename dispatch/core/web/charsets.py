@@ -24,20 +24,24 @@ Application = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # By the names of Python's codecs. In each, ASCII has its own bytes. An unknown name counts as UTF-8, as in Django.
 ACCEPTED = frozenset({"utf-8", "ascii", "iso8859-1", "cp1252"})
-_DETAIL = "The Content-Type names a charset that is not accepted. Send the body in UTF-8."
+# The time to parse a Content-Type grows with the square of its length: 64 KiB take seconds.
+MAX_CONTENT_TYPE_LENGTH = 1000
+_TOO_LONG = f"The Content-Type is longer than {MAX_CONTENT_TYPE_LENGTH} characters."
+_NOT_ACCEPTED = "The Content-Type names a charset that is not accepted. Send the body in UTF-8."
 
 
 class CharsetMiddleware:
-    """Answer 415 to a request whose Content-Type names a charset that is not in ACCEPTED."""
+    """Answer 415 to a request whose Content-Type names a charset that is not in ACCEPTED, or is too long."""
 
     def __init__(self, application: Application) -> None:
         self._application = application
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or has_accepted_charset(scope):
+        problem = _content_type_problem(scope) if scope["type"] == "http" else ""
+        if not problem:
             await self._application(scope, receive, send)
             return
-        content = json.dumps(problems.problem_body(415, "unsupported_media_type", detail=_DETAIL)).encode()
+        content = json.dumps(problems.problem_body(415, "unsupported_media_type", detail=problem)).encode()
         headers = [
             (b"content-type", problems.CONTENT_TYPE.encode()),
             (b"content-length", str(len(content)).encode()),
@@ -47,20 +51,23 @@ class CharsetMiddleware:
         await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else content})
 
 
-def has_accepted_charset(scope: Scope) -> bool:
-    """Return whether Django may decode this request with the charset that it will find in the headers.
+def _content_type_problem(scope: Scope) -> str:
+    """Return why Django must not parse the Content-Type or decode the body, or "" if it may.
 
-    Encoded parameters (RFC 2231: `name*=charset''value`) are refused, because each names a charset for itself.
+    The headers are read as Django reads them. Encoded parameters (RFC 2231: `name*=charset''value`) are refused,
+    because each names a charset for itself.
     """
     text = ",".join(value.decode("latin1") for name, value in scope["headers"] if name == b"content-type")
+    if len(text) > MAX_CONTENT_TYPE_LENGTH:
+        return _TOO_LONG
     if ";" not in text:
-        return True
+        return ""
     if "*" in text.partition(";")[2]:
-        return False
+        return _NOT_ACCEPTED
     charset = parse_header_parameters(text)[1].get("charset")
     if charset is None:
-        return True
+        return ""
     try:
-        return codecs.lookup(charset).name in ACCEPTED
+        return "" if codecs.lookup(charset).name in ACCEPTED else _NOT_ACCEPTED
     except LookupError:
-        return True
+        return ""
