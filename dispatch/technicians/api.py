@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import django_filters
@@ -81,7 +82,9 @@ class TechnicianViewSet(
     }
 
     def lock_row(self, row: Technician) -> None:
-        services.lock_jobs_of(row.pk)
+        given = self.request.data
+        if isinstance(given, Mapping) and "is_active" in given:  # other edits concern no job
+            services.lock_jobs_of(row.pk)
         super().lock_row(row)
 
     @extend_schema(request=PositionSerializer, responses=TechnicianSerializer)

@@ -11,8 +11,10 @@ from dispatch.jobs.services import auditor
 from dispatch.technicians.models import Technician
 from dispatch.telephony.loops import place_due
 from dispatch.telephony.models import Call
+from tests.api.client import Api
 from tests.conftest import forget_redis
 from tests.harness.jobs import Floor
+from tests.support import factories
 from tests.support.row_locks import ends_while_held
 
 
@@ -145,3 +147,12 @@ def test_offers_that_stay_open_do_not_hide_an_ended_call(floor, monkeypatch):
     assert services.audit() == 1
     assert Offer.objects.get(pk=older.subject_id).status == "failed"
     assert services.audit() == 0
+
+
+def test_a_held_job_does_not_stop_the_correction_of_its_technician(floor):
+    (ann,) = floor.crew("Ann")
+    job = floor.started()
+    floor.rings(ann)
+    api = Api(user=factories.admin(floor.organization))
+    answer = ends_while_held([job], lambda: api.patch(f"technicians/{ann.pk}/", {"name": "Anna"}))
+    assert (answer.status_code, answer.json()["name"]) == (200, "Anna")
