@@ -32,11 +32,12 @@ def begin(message_id: int, epoch: int) -> DeliveryAttempt:
     return call
 
 
-def answer(call: DeliveryAttempt) -> None:
-    """Record a response that mentions the person."""
+def answer(*calls: DeliveryAttempt) -> None:
+    """Record responses that mention the person."""
     now = clock.now()
     verdict = Verdict(FAILED, error_class="http_500", error=f"The receiver answered 500 for {PHONE}.")
-    attempt_results.finish_attempts([AttemptResult(call, verdict, now, now, 0.1, 500, f'{{"echo": "{PHONE}"}}')])
+    said = f'{{"echo": "{PHONE}"}}'
+    attempt_results.finish_attempts([AttemptResult(call, verdict, now, now, 0.1, 500, said) for call in calls])
 
 
 def begin_again(world: World) -> tuple[int, DeliveryAttempt]:
@@ -78,14 +79,18 @@ def test_late_response_for_an_erased_message_is_not_stored(world: World) -> None
     assert world.message(message).last_error == ""
 
 
-def test_late_response_waits_for_an_erasure(world: World) -> None:
+def test_late_response_during_an_erasure_is_not_stored_and_delays_no_others(world: World) -> None:
     message, call = begin_again(world)
+    other = world.send_one(world.endpoint("Other"), "other")
+    world.poll()
+    on_time = begin(other, 1)
     with transaction.atomic():
         erase(world)
-        late = Elsewhere(lambda: answer(call))
-        late.wait_for_lock()
-    late.finish()
-    assert Attempt.objects.get(message=message, is_late=True).answer == ""
+        Elsewhere(lambda: answer(call, on_time)).finish()
+        assert world.status(other) == "PENDING"
+    late = Attempt.objects.get(message=message, is_late=True)
+    assert (late.status_code, late.answer, late.error) == (500, "", "")
+    assert PHONE in Attempt.objects.get(message=other).answer
 
 
 def test_late_response_for_another_message_is_stored(world: World) -> None:

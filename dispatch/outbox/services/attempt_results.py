@@ -167,12 +167,12 @@ def _ending(result: AttemptResult, now: datetime) -> Ending:
 
 def _record(results: Sequence[AttemptResult], in_time: set[int]) -> None:
     late = {r.call.id for r in results if id(r) not in in_time}
-    erased = _erased(late) if late else set()
+    hidden = late - _lock_late(late) if late else late
     values = [
         (
             r.call.organization_id, r.call.id, r.call.number, r.call.epoch, r.call.url, r.started_at, r.ended_at,
-            r.elapsed_s, r.verdict.outcome, r.status_code, "" if r.call.id in erased else r.answer,
-            r.verdict.error_class, "" if r.call.id in erased else r.verdict.error[:300],
+            r.elapsed_s, r.verdict.outcome, r.status_code, "" if r.call.id in hidden else r.answer,
+            r.verdict.error_class, "" if r.call.id in hidden else r.verdict.error[:300],
             r.verdict.spends and id(r) in in_time, id(r) not in in_time,
         )
         for r in results
@@ -187,7 +187,6 @@ def _record(results: Sequence[AttemptResult], in_time: set[int]) -> None:
         metrics.late.inc(added()[0][0])
 
 
-def _erased(message_ids: Iterable[int]) -> set[int]:
-    """Lock these messages, and return those whose content was erased: their responses are not stored."""
-    rows = sql.fetch_all(sql.LOCK_LATE, {"ids": integers(sorted(message_ids))})
-    return {message_id for message_id, is_erased in rows if is_erased}
+def _lock_late(message_ids: Iterable[int]) -> set[int]:
+    """Lock these messages, and return those whose responses may be stored: not erased, nor locked by others."""
+    return {row[0] for row in sql.fetch_all(sql.LOCK_LATE, {"ids": integers(sorted(message_ids))})}

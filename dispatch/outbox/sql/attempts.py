@@ -173,11 +173,12 @@ WITH added AS (
 )
 SELECT count(*) FILTER (WHERE is_late) FROM added
 """
-# Before late results: an erasure either waits for them, or has erased the message already. Results in time need no
-# such lock, since a message in flight is not erased.
+# Before late results: the messages whose responses may be stored. An erasure waits for them, or has locked or
+# erased the message already. Results in time need no such lock, since a message in flight is not erased. A message
+# that another transaction has locked is left out, so that it delays no results of others.
 LOCK_LATE = """
-SELECT id, erased_at IS NOT NULL FROM outbox_message
-WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE
+SELECT id FROM outbox_message
+WHERE id = ANY(%(ids)s::bigint[]) AND erased_at IS NULL ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
 """
 
 # --- Health of targets ---------------------------------------------------------------------------
