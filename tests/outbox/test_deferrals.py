@@ -11,7 +11,7 @@ from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.outbox import http_delivery
 from dispatch.outbox.metrics import deferring
-from dispatch.outbox.models import Endpoint, Target
+from dispatch.outbox.models import Endpoint, Message, Target
 from dispatch.outbox.rules import responses
 from dispatch.outbox.services import attempt_results, attempts, endpoints, target_health
 from dispatch.outbox.services.attempts import DeliveryAttempt
@@ -93,10 +93,12 @@ def test_a_wait_for_a_lookup_is_no_deferral_by_the_receiver(world: World, error_
     world.poll()
     (call,), _ = attempts.start_attempts([(message, 1)])
     assert isinstance(call, DeliveryAttempt)
+    Message.objects.update(lapses=1)
     verdict, now = responses.Verdict(responses.DEFERRED, 5.0, error_class, "Later."), clock.now()
     attempt_results.finish_attempts([attempt_results.AttemptResult(call, verdict, now, now, 0.0)])
     assert world.status(message) == "PENDING"
     assert (world.message(message).deferred_since is not None) == counts
+    assert world.message(message).lapses == 0, "an attempt that ended is no lapse"
 
 
 def test_an_endpoint_that_only_defers_is_shown_and_reported_once(world: World) -> None:

@@ -117,7 +117,8 @@ WITH ended AS (
         in_flight = false, pool_slot = NULL, lease_until = NULL,
         due_at = CASE WHEN v.status = 'PENDING' THEN v.due_at ELSE m.due_at END,
         attempts = m.attempts + v.spent,
-        lapses = CASE WHEN v.spent > 0 OR v.is_deferral THEN 0 ELSE m.lapses + v.lapsed END,
+        -- In a row: an attempt that ended with a result begins the count again.
+        lapses = CASE WHEN v.lapsed > 0 THEN m.lapses + v.lapsed WHEN m.status = 'QUEUED' THEN m.lapses ELSE 0 END,
         ended_at = CASE WHEN m.status = 'CANCELLED' THEN m.ended_at WHEN v.status <> 'PENDING' THEN %(now)s END,
         last_error = v.error, waiting_for = v.waiting_for,
         deferred_since = COALESCE({_DEFERRED_SINCE}, CASE WHEN v.is_deferral THEN %(now)s END)
