@@ -38,7 +38,7 @@ class BooleanFilter(django_filters.BooleanFilter):
 
 
 class OwnedFilterSet(FilterSet):
-    """Reject another organization's id, an impossible date-time and what is no boolean as invalid (400)."""
+    """Reject another organization's id, an impossible date-time and a value that is no boolean (400)."""
 
     FILTER_DEFAULTS = {**FilterSet.FILTER_DEFAULTS, models.BooleanField: {"filter_class": BooleanFilter}}
 

@@ -16,9 +16,7 @@ from rest_framework.views import APIView
 
 from accounts import invitations, services, tenancy
 from accounts.alert_phones import with_alert_phone
-from accounts.api.base import (
-    OrganizationViewSet,
-)
+from accounts.api.base import OrganizationViewSet
 from accounts.api.serializers import (
     AddedMemberSerializer,
     ApiKeySerializer,

@@ -11,7 +11,7 @@ from dispatch.technicians.models import Technician
 from tests.api.client import Api
 
 pytestmark = pytest.mark.django_db
-BY_HAND = {
+DECLARED = {
     ("/api/v1/jobs/", "needs_attention"), ("/api/v1/message-groups/", "blocked"),
     ("/api/v1/schedules/", "failing"), ("/api/v1/consents/", "is_withdrawn"), ("/api/v1/notifications/", "unread"),
     ("/api/v1/technicians/", "on_duty"),
@@ -31,7 +31,7 @@ def boolean_filters() -> list[tuple[str, str]]:
 
 def test_every_boolean_filter_takes_the_same_values(ours: Any) -> None:
     filters, api = boolean_filters(), Api(user=ours.admin)
-    assert set(filters) >= BY_HAND
+    assert set(filters) >= DECLARED
     for path, name in filters:
         for same in (("true", "True", "1"), ("false", "FALSE", "0"), ("", "")):
             found = [api.get(f"{path}?{name}={value}") for value in same]

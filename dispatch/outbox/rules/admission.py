@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 WINDOW_S = 60.0
-# When to look at a rate again if all its tokens are spoken for: an attempt must start first.
-SPOKEN_FOR_S = 1.0
+# When to check a rate again if queued messages need all its tokens: one of their attempts must start first.
+CLAIMED_TOKENS_WAIT_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def unclaimed_token_wait_s(rate_per_minute: int, full_at: datetime | None, now: 
     """Return the seconds until there is a token that none of the `queued` messages needs."""
     interval, burst = WINDOW_S / rate_per_minute, burst_size(rate_per_minute)
     if queued >= burst:  # there are never more tokens
-        return max(SPOKEN_FOR_S, interval)
+        return max(CLAIMED_TOKENS_WAIT_S, interval)
     missing = (full_at - now).total_seconds() if full_at else 0.0
     return max(0.0, missing - interval * (burst - queued - 1))
 
