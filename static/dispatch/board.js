@@ -29,6 +29,7 @@
   let asking = 0; // drawer requests in flight
   let isOutdated = false; // whether the drawer is to be refreshed after them
   let shown = ""; // the filters of the lists, as in the address
+  let coming = ""; // the job that a step back or forward requests
   let news = 0; // number of events received so far
   let newsOfAll = 0; // its value at the last full refetch
   const newsOf = new Map(); // job id → its value at the job's latest event
@@ -470,15 +471,19 @@
     showMap(isShown);
   }
 
-  /* Show what the address names after a step back or forward. */
+  /* Show what the address names after a step back or forward. The job that an earlier step requests is given up. */
   function followAddress() {
     if (filters().toString() !== shown) {
       location.reload();
       return;
     }
-    const id = params().get("job");
-    if (id && id !== openJob()) open(id, { push: false });
-    else if (!id && openJob()) close({ push: false });
+    const id = params().get("job") || "";
+    if (coming && coming !== id) D.panel.giveUp();
+    coming = "";
+    if (id && id !== openJob()) {
+      coming = id;
+      open(id, { push: false }).then(() => { if (coming === id) coming = ""; });
+    } else if (!id && openJob()) close({ push: false });
     if (Boolean(params().get("map")) === document.getElementById("map").hidden) showMap(Boolean(params().get("map")));
   }
 

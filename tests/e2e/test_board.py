@@ -353,6 +353,25 @@ def test_back_shows_the_filters_the_job_and_the_map_of_the_address(floor, app_ur
     expect(page.locator("#drawer")).to_have_count(0)
 
 
+@pytest.mark.parametrize("is_open", [False, True])
+def test_a_step_back_gives_up_the_job_of_the_step_before(floor, app_url, sign_in, pending, is_open):
+    other = make_pending(floor)
+    address = f"{app_url}/board/?job={other.pk}" if is_open else f"{app_url}/board/"
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path=address.removeprefix(app_url)))
+    card(page, "attention", pending).click()
+    expect(page).to_have_url(f"{app_url}/board/?job={pending.pk}")
+    page.evaluate("history.back()")
+    expect(page).to_have_url(address)
+    expect(page.locator(f"#drawer[data-job='{pending.pk}']")).to_have_count(0)
+    page.route(f"**/board/jobs/{pending.pk}/", lambda route: None)
+    with page.expect_request(f"**/board/jobs/{pending.pk}/"):
+        page.evaluate("history.forward()")
+    with page.expect_event("requestfailed", lambda request: request.url.endswith(f"/{pending.pk}/")):
+        page.evaluate("history.back()")
+    expect(page).to_have_url(address)
+    expect(page.locator("#drawer")).to_have_count(int(is_open))
+
+
 def test_a_step_back_before_the_page_has_loaded_is_followed(floor, app_url, sign_in, pending):
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
     card(page, "attention", pending).click()
