@@ -87,6 +87,11 @@
     if (user) end(user);
     restore();
   });
-  document.addEventListener("submit", (event) => { if (event.target.matches("[data-sign-out], #logout-form")) end(); }); // the latter is the admin theme's
+  /* Until the next page is shown, live updates may store the drafts again. */
+  document.addEventListener("submit", (event) => {
+    if (!event.target.matches("[data-sign-out], #logout-form")) return; // the latter is the admin theme's
+    end();
+    addEventListener("pagehide", () => end());
+  });
   if (window.Dispatch) window.Dispatch.drafts = { read, write };
 })();

@@ -54,14 +54,13 @@ def drafts(page: Page) -> str:
     return page.evaluate("Object.keys(sessionStorage).filter(key => key.startsWith('dispatch.draft.')).join()")
 
 
-def continue_as(page: Page, user: User, app_url: str) -> None:
-    """Let the browser have a new session of the user, as after the sign-in page, and open the board."""
+def continue_as(page: Page, user: User, app_url: str, path: str = "/board/") -> None:
+    """Let the browser have a new session of the user, as after the sign-in page, and open a page."""
     session = Client()
     session.force_login(user, backend=BACKEND)
     name = settings.SESSION_COOKIE_NAME
     page.context.add_cookies([{"name": name, "value": session.cookies[name].value, "url": app_url}])
-    page.goto(app_url + "/board/")
-    live(page)
+    page.goto(app_url + path)
 
 
 def test_new_job_being_entered_survives_other_pages(floor: Floor, sign_in):
@@ -92,10 +91,10 @@ def test_new_job_being_entered_survives_the_end_of_the_session(floor: Floor, app
     page.get_by_role("button", name="Create job").click()
     page.wait_for_url(re.compile("login"))
     continue_as(page, dana, app_url)
-    is_still_there(page)
+    is_still_there(live(page))
     continue_as(page, kim, app_url)
     assert drafts(page) == "", "the customer's data is gone with the first page of another user"
-    is_empty(page)
+    is_empty(live(page))
     assert not Submission.objects.exists()
 
 
@@ -135,6 +134,27 @@ def test_signing_out_anywhere_ends_what_was_entered(floor: Floor, sign_in, path)
     assert drafts(page), "still the same user"
     page.locator("form[action$='/logout/']").first.evaluate("form => form.requestSubmit()")
     page.wait_for_url(re.compile("logout|login"))
+    assert drafts(page) == ""
+
+
+def test_live_update_while_signing_out_stores_nothing(floor: Floor, sign_in):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana", on_duty=True), path="/board/"))
+    page.get_by_role("button", name="On duty").click()
+    page.get_by_label("What should the next shift know?").fill(NOTE)
+    assert drafts(page)
+    update = "() => document.addEventListener('submit', () => htmx.trigger(document.body, 'htmx:afterSettle', {}))"
+    page.evaluate(update)
+    page.locator("form[action$='/logout/']").first.evaluate("form => form.requestSubmit()")
+    page.wait_for_url(re.compile("logout|login"))
+    assert drafts(page) == ""
+
+
+def test_first_page_of_a_superuser_without_an_organization_ends_what_was_entered(floor: Floor, app_url, sign_in):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    enter(page)
+    assert drafts(page)
+    make.organization()
+    continue_as(page, make.user("Root", is_superuser=True), app_url, path="/admin/")
     assert drafts(page) == ""
 
 
