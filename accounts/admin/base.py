@@ -320,6 +320,8 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
             self._prepare_organization(field, request, obj)
         for name, field in form.base_fields.items() if obj else ():
             field.show_hidden_initial = name in own and _can_say_what_it_showed(field)
+            if issubclass(field.hidden_widget, forms.MultipleHiddenInput):
+                field.hidden_widget = widgets.ShownChoices
         for field in form.base_fields.values():  # of a row without an organization; OwnedForm knows others
             if isinstance(field, PhoneNumberField):
                 use_region(field, getattr(request.organization, "default_region", ""))

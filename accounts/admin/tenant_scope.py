@@ -111,7 +111,10 @@ class OwnedForm(forms.ModelForm):
     """Reject relations between rows of two organizations, and check constraints that include the organization.
 
     Phone numbers are shown and read as those of the organization's region.
+    `one_value`: fields that form one value, such as a position. If one is changed, the page's values of all count.
     """
+
+    one_value: tuple[str, ...] = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -134,6 +137,23 @@ class OwnedForm(forms.ModelForm):
             visible: models.QuerySet[Organization] | None = field.queryset
             return visible.filter(pk=found).first() if visible is not None and found is not None else None
         return Organization.objects.filter(pk=owner).first() if owner is not None else None
+
+    def _clean_fields(self) -> None:
+        """Take the row's value for each field that the page did not change, but others did since it was shown.
+
+        Otherwise checks and services would use what the page showed.
+        """
+        super()._clean_fields()  # type: ignore[misc]
+        if self._is_new:
+            return
+        own = {*self.changed_data}
+        if not own.isdisjoint(self.one_value):
+            own |= {*self.one_value}
+        for name in {*self.cleaned_data} - own:
+            bound = self[name]
+            if bound.field.has_changed(bound.initial, bound.data):
+                value = getattr(self.instance, name)
+                self.cleaned_data[name] = value.all() if isinstance(value, models.Manager) else value
 
     def clean(self) -> dict[str, Any]:
         cleaned: dict[str, Any] = super().clean() or self.cleaned_data

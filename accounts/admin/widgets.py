@@ -34,6 +34,16 @@ class TimeOfDayInput(forms.TimeInput):
         return value.isoformat("seconds" if value.second else "minutes") if isinstance(value, time) else value
 
 
+class ShownChoices(forms.MultipleHiddenInput):
+    """The choices that a page showed. Django's widget renders nothing if there were none."""
+
+    def get_context(self, name: str, value: Any, attrs: Any) -> dict[str, Any]:
+        return super().get_context(name, value or [""], attrs)
+
+    def value_from_datadict(self, data: Any, files: Any, name: str) -> list[str]:
+        return [value for value in super().value_from_datadict(data, files, name) if value]
+
+
 # Fields of text that hold a phone number, or a short code or a name instead.
 PHONES = frozenset({"from_phone", "to_phone"})
 OVERRIDES: dict[Any, dict[str, Any]] = {

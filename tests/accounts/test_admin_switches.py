@@ -11,13 +11,15 @@ from django.db.models import Model
 from django.utils.datastructures import MultiValueDict
 
 from accounts import services
-from accounts.models import IdentityProvider, Organization, RetentionRule, User
+from accounts.models import IdentityProvider, Organization, OrganizationLimits, RetentionRule, User
 from accounts.scoping import OwnedModel
+from dispatch.capacity.models import OutboundNumber
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.jobs.models import CustomerTextPolicy, PublicForm
 from dispatch.leads.models import CustomerRate
 from dispatch.outbox.models import EventType
+from dispatch.schedules.models import ConcurrencyLimit, ExclusionCalendar
 from notifications.models import AlertChannel, EscalationPolicy, Route
 from tests.support import factories as make
 from tests.support.admin_forms import filled_in, open_form, path_of, send_form
@@ -51,7 +53,7 @@ def event_type(organization: Organization) -> EventType:
 
 
 def rule(organization: Organization) -> Route:
-    return Route.objects.create(organization=organization, kind="job.pending")
+    return Route.objects.create(organization=organization, kind="job.cannot_make_it")
 
 
 def plan(organization: Organization) -> EscalationPolicy:
@@ -133,6 +135,20 @@ def retention_rule(organization: Organization) -> RetentionRule:
     return RetentionRule.objects.create(organization=organization, what="events", days=500)
 
 
+def calendar(organization: Organization) -> ExclusionCalendar:
+    return ExclusionCalendar.objects.create(
+        organization=organization, name="Days", url="https://example.com/days.ics", refresh_at=clock.now()
+    )
+
+
+def concurrency_limit(organization: Organization) -> ConcurrencyLimit:
+    return ConcurrencyLimit.objects.create(organization=organization, key="crm", max_runs=2)
+
+
+def limits(organization: Organization) -> OrganizationLimits:
+    return OrganizationLimits.objects.create(organization=organization)
+
+
 @pytest.mark.parametrize(
     ("create", "theirs", "mine"),
     [
@@ -144,6 +160,9 @@ def retention_rule(organization: Organization) -> RetentionRule:
         (team_channel, {"name": "Renamed"}, {"audience": "admins"}),
         (plan, {"again_after_s": 900}, {"repeat_s": 240}),
         (retention_rule, {"days": 600}, {}),
+        (calendar, {"name": "Renamed"}, {"url": "https://example.com/other.ics"}),
+        (concurrency_limit, {"max_runs": 9}, {}),
+        (limits, {"leads": 9}, {"api_keys": 7}),
     ],
 )
 def test_open_page_keeps_what_another_person_entered(
@@ -164,6 +183,26 @@ def test_open_page_keeps_the_skills_that_another_person_chose() -> None:
     row.required_skills.add(make.skill(organization, "oil"))
     send_form(root, row, {**form, "name": "Renamed"})
     assert {skill.code for skill in row.required_skills.all()} == {"gas", "oil"}
+
+
+def test_open_page_keeps_the_first_skill_that_another_person_chose() -> None:
+    row = make.service_type(organization := make.organization("Ours"))
+    root = browser(make.user("Root", is_superuser=True))
+    form = open_form(root, row)
+    row.preferred_skills.add(make.skill(organization, "oil"))
+    send_form(root, row, {**form, "name": "Renamed"})
+    assert [skill.code for skill in row.preferred_skills.all()] == ["oil"]
+
+
+def test_open_page_is_checked_with_what_another_person_entered() -> None:
+    row = make.number(make.organization("Ours"), max_channels=5)
+    root = browser(make.user("Root", is_superuser=True))
+    form = open_form(root, row)
+    OutboundNumber.objects.update(max_channels=2)
+    answer = root.post(path_of(row), {**form, "reserved_for_alerts": 4})
+    assert "More lines are reserved" in str(answer.context["errors"])
+    send_form(root, row, {**form, "reserved_for_alerts": 2})
+    assert (row.max_channels, row.reserved_for_alerts) == (2, 2)
 
 
 def test_no_field_of_an_unchanged_page_counts_as_changed(ours: Tenant) -> None:

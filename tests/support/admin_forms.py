@@ -39,9 +39,9 @@ def filled_in(page: Any) -> dict[str, Any]:
         for bound in form:
             if bound.field.show_hidden_initial:
                 shown = re.findall(r' value="([^"]*)"', bound.as_hidden(only_initial=True))
-                values = [html.unescape(value) for value in shown]
+                values = [html.unescape(value) for value in shown] or [""]
                 is_many = isinstance(bound.field.hidden_widget(), MultipleHiddenInput)
-                sent[bound.html_initial_name] = values if is_many else (values or [""])[0]
+                sent[bound.html_initial_name] = values if is_many else values[0]
     return sent
 
 

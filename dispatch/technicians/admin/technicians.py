@@ -49,6 +49,7 @@ class TechnicianForm(OwnedForm):
     Deactivating one with open jobs asks what happens to them. A PIN can be set or removed, and is never shown.
     """
 
+    one_value = ("lat", "lng")
     open_jobs_then = forms.ChoiceField(
         label=_("Open jobs when deactivated"),
         widget=UnfoldAdminSelectWidget,
