@@ -55,7 +55,7 @@ class NewsSmsHandler:
         subject: TechnicianNotice | Job | None = about.first()
         if subject is None and text.purpose == Text.Purpose.JOB:  # of a job that the technician accepted
             subject = Job.objects.filter(pk=text.subject_id or 0).select_related("technician").first()
-        return subject is not None and sms.goes_to(text, subject.technician)
+        return subject is None or sms.goes_to(text, subject.technician)
 
     def on_status_change(self, text: Text) -> None:
         """Record that the text arrived, or call the technician because it cannot arrive.
