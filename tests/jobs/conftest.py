@@ -12,6 +12,7 @@ from dispatch.jobs.models import Job, Offer
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call
 from tests.harness.jobs import Floor
+from tests.harness.lost_phones import lose_phone  # noqa: F401
 from tests.phones import Simulator
 
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
-import pytest
 from django.test import Client
 
 from dispatch.core import clock
@@ -18,24 +16,8 @@ from dispatch.technicians import services as technicians
 from dispatch.technicians.models import Technician
 from dispatch.telephony.models import Call, Text
 from tests.harness.jobs import MARIA, Floor
+from tests.harness.lost_phones import Loss, change_phone
 from tests.jobs.test_technician_notices import assigned_to, deliver, notice, texting  # noqa: F401
-from tests.support import factories
-
-Loss = Callable[[Technician], None]
-
-
-def revoke(technician: Technician) -> None:
-    technicians.void_links(technician.pk, actor=MARIA)
-
-
-def change_phone(technician: Technician) -> None:
-    technicians.change_technician(technician.pk, {"phone": factories.phone()}, actor=MARIA)
-
-
-@pytest.fixture(params=[revoke, change_phone], ids=["links revoked", "phone changed"])
-def lose_phone(request: pytest.FixtureRequest) -> Loss:
-    chosen: Loss = request.param
-    return chosen
 
 
 def path_of_offer(offer: Offer) -> str:

@@ -15,6 +15,7 @@ from notifications import loops
 from notifications.models import Alert, Delivery, Notification
 from tests.core.horizon import all_readable
 from tests.harness.jobs import Floor
+from tests.harness.lost_phones import lose_phone  # noqa: F401
 from tests.jobs.conftest import floor  # noqa: F401
 from tests.phones import Phone
 from tests.support import factories as make

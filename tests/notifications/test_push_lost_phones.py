@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from urllib.parse import urlsplit
 
 import pytest
@@ -18,27 +17,11 @@ from notifications import loops
 from notifications.models import PushMessage, PushSubscription
 from notifications.services import push_keys, push_subscriptions
 from tests.harness.jobs import MARIA, Floor
+from tests.harness.lost_phones import Loss
 from tests.jobs.conftest import floor  # noqa: F401
 from tests.notifications.push_service import PushService
-from tests.support import factories
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Loss = Callable[[Technician], None]
-
-
-def revoke(technician: Technician) -> None:
-    technicians.void_links(technician.pk, actor=MARIA)
-
-
-def change_phone(technician: Technician) -> None:
-    technicians.change_technician(technician.pk, {"phone": factories.phone()}, actor=MARIA)
-
-
-@pytest.fixture(params=[revoke, change_phone], ids=["links revoked", "phone changed"])
-def lose_phone(request: pytest.FixtureRequest) -> Loss:
-    chosen: Loss = request.param
-    return chosen
 
 
 def turn_on(push_service: PushService, technician: Technician, name: str = "phone") -> PushSubscription:

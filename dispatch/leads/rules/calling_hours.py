@@ -113,14 +113,15 @@ class PermissionCache:
         self._known: dict[tuple[Any, ...], tuple[datetime, Permission]] = {}
 
     def __call__(self, now: datetime, zones: tuple[str, ...], bounds: tuple[Hours, ...]) -> Permission:
-        for key in ((zones, bounds), (zones, bounds, now)):
+        lasting, momentary = (zones, bounds), (zones, bounds, now)
+        for key in (lasting, momentary):
             cached = self._known.get(key)
             if cached is not None and _is_valid(*cached, now):
                 return cached[1]
         permission = calling_permission(now, zones, bounds)
         if len(self._known) >= self.KEPT:
             self._known.clear()
-        self._known[(zones, bounds) if permission.until is not None else key] = (now, permission)
+        self._known[lasting if permission.until is not None else momentary] = (now, permission)
         return permission
 
 
