@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from typing import Any
 
+import pytest
 from redis.exceptions import RedisError
 
 from dispatch.core.redis.channel_layer import GuardedChannelLayer
@@ -82,6 +84,38 @@ def test_sockets_work_again_after_the_server_does(redis_proxy: RedisProxy) -> No
         return message
 
     assert asyncio.run(hear()) == {"type": "hello"}
+
+
+def test_sockets_that_join_while_the_connection_is_lost_hear_as_the_others_do(
+    redis_proxy: RedisProxy, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The server accepts connections and does not respond, so sockets join while others connect again."""
+    breaker().pause_s = 0.0
+
+    async def hear() -> set[str]:
+        layer: Any = layer_of(redis_proxy)
+        channels = [await join(layer)]
+        await asyncio.to_thread(redis_proxy.refuse)
+        redis_proxy.accept_again()
+        redis_proxy.hang()
+        for _ in range(10):
+            with contextlib.suppress(RedisError):  # the first may join before the loss is noticed
+                channels.append(await join(layer))
+        redis_proxy.pass_on()
+        async with asyncio.timeout(PATIENCE):
+            before = len(channels)
+            while len(channels) == before:
+                with contextlib.suppress(RedisError):
+                    channels.append(await join(layer))
+            heard = [asyncio.create_task(layer.receive(channel)) for channel in channels]
+            while not all(task.done() for task in heard):
+                await layer.group_send("organization.1", {"type": "hello"})
+                await asyncio.sleep(0.05)
+        await layer.flush()
+        return {(await task)["type"] for task in heard}
+
+    assert asyncio.run(hear()) == {"hello"}
+    assert "RuntimeError" not in caplog.text, "two tasks read one connection"
 
 
 def test_leaving_a_group_never_fails(redis_proxy: RedisProxy) -> None:

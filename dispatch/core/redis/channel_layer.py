@@ -3,17 +3,24 @@
 channels_redis waits without a limit, one operation after another. Here, a server that hangs costs the sockets of
 a process one timeout together; then joining a group fails at once, the page reconnects, and it reads the database
 meanwhile.
+
+redis-py connects a lost subscription again in each task that uses it, and two tasks then read one connection.
+Here, a lost subscription is closed, and a new one takes over its channels.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 
 import structlog
 from channels_redis.pubsub import RedisPubSubChannelLayer, RedisSingleShardConnection
+from channels_redis.utils import create_pool
 from django.conf import settings
+from redis.asyncio import Redis
+from redis.asyncio.client import PubSub
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError  # noqa: A004  (its name in the library)
@@ -25,6 +32,10 @@ from dispatch.core.server_addresses import sentinels
 log = structlog.get_logger(__name__)
 
 _FAILURES: tuple[type[Exception], ...] = (*REDIS_ERRORS, OSError)
+# How long one read of a subscription waits (seconds).
+_READ_S = 0.1
+# How long to wait after a new subscription failed (seconds).
+_PAUSE_S = 1.0
 
 
 def _limits(url: str) -> dict[str, Any]:
@@ -58,22 +69,113 @@ def _host(url: str) -> dict[str, Any]:
 class GuardedConnection(RedisSingleShardConnection):
     """A connection whose operations have a time limit and pass the circuit breaker."""
 
+    _redis: Any
+    _pubsub: Any
+
     def __init__(self, host: dict[str, Any], channel_layer: Any) -> None:
         self.url: str = host["address"]
         super().__init__({**_limits(self.url), **_host(self.url)}, channel_layer)
+        self._subscriber: Redis | None = None
 
     async def publish(self, channel: str, message: bytes) -> None:
         await self._guard(super().publish, channel, message)
 
     async def subscribe(self, channel: str) -> None:
-        await self._guard(super().subscribe, channel)
+        await self._guard(self._subscribe, channel)
 
     async def unsubscribe(self, channel: str) -> None:
         """Unsubscribe if the server responds. Otherwise what arrives for the channel is dropped here."""
+        if channel not in self._subscribed_to:
+            return
+        self._subscribed_to.remove(channel)
         try:
-            await self._guard(super().unsubscribe, channel)
+            await self._guard(self._unsubscribe, channel)
         except REDIS_ERRORS as error:
             log.debug("channel_not_unsubscribed", error=str(error))
+
+    async def flush(self) -> None:
+        pubsub, subscriber = self._pubsub, self._subscriber
+        self._subscriber = None
+        await super().flush()  # ends the receiver
+        if pubsub is not None:
+            await pubsub.aclose()
+        if subscriber is not None:
+            await subscriber.aclose(close_connection_pool=True)
+
+    def _ensure_redis(self) -> None:
+        """Make the client that publishes; subscriptions have another."""
+        if self._redis is None:
+            self._redis = Redis(connection_pool=create_pool(self.host))
+
+    async def _subscribe(self, channel: str) -> None:
+        async with self._lock:
+            if channel in self._subscribed_to:
+                return
+            if self._pubsub is None:
+                await self._open({*self._subscribed_to, channel})
+            else:
+                try:
+                    await self._pubsub.subscribe(channel)
+                except ConnectionError:
+                    await self._drop(self._pubsub)
+                    await self._open({*self._subscribed_to, channel})
+            self._subscribed_to.add(channel)
+
+    async def _unsubscribe(self, channel: str) -> None:
+        async with self._lock:
+            if self._pubsub is not None:
+                await self._pubsub.unsubscribe(channel)
+
+    async def _open(self, channels: Collection[str]) -> None:
+        """Subscribe to the channels on a new connection."""
+        if self._subscriber is None:
+            # An error ends the subscription: it is not connected again.
+            never = Retry(NoBackoff(), 0, supported_errors=())
+            self._subscriber = Redis(connection_pool=create_pool({**self.host, "retry": never}))
+        pubsub = self._subscriber.pubsub()
+        try:
+            await pubsub.subscribe(*channels)
+        except BaseException:
+            with contextlib.suppress(*_FAILURES):
+                await pubsub.aclose()
+            raise
+        self._pubsub = pubsub
+        self._ensure_receiver()
+
+    async def _drop(self, pubsub: PubSub | None) -> None:
+        """Close a subscription that failed."""
+        if self._pubsub is pubsub:
+            self._pubsub = None
+        if pubsub is not None:
+            with contextlib.suppress(*_FAILURES):
+                await pubsub.aclose()
+
+    async def _take_over(self) -> None:
+        """Subscribe again to all channels of a subscription that was lost."""
+        async with self._lock:
+            if self._pubsub is None and self._subscribed_to:
+                await self._open(tuple(self._subscribed_to))
+
+    async def _do_receiving(self) -> None:
+        while True:
+            pubsub = self._pubsub
+            try:
+                if pubsub is not None:
+                    self._receive_message(
+                        await pubsub.get_message(ignore_subscribe_messages=True, timeout=_READ_S)
+                    )
+                elif self._subscribed_to:
+                    await self._guard(self._take_over)
+                else:
+                    await asyncio.sleep(_READ_S)
+            except Exception as error:
+                if pubsub is None:  # the server is still unavailable
+                    await asyncio.sleep(_PAUSE_S)
+                    continue
+                if self._pubsub is pubsub:
+                    log.warning("subscription_lost", error=str(error), channels=len(self._subscribed_to))
+                async with self._lock:  # not while a socket subscribes with it
+                    await self._drop(pubsub)
 
     async def _guard(self, operation: Callable[..., Awaitable[None]], *args: Any) -> None:
         circuit = breaker(self.url)
@@ -86,7 +188,9 @@ class GuardedConnection(RedisSingleShardConnection):
                     await operation(*args)
             except TimeoutError as error:
                 circuit.record_failure(error)
-                self._redis = self._pubsub = None
+                self._redis = None
+                async with self._lock:
+                    await self._drop(self._pubsub)
                 raise RedisTimeout(f"Redis at {circuit.name} does not respond.") from error
             except _FAILURES as error:
                 circuit.record_failure(error)
