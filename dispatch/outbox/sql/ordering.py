@@ -160,7 +160,8 @@ _OWN_TARGETS = f"""
 own AS MATERIALIZED (
     SELECT t.id FROM outbox_target t WHERE t.pool_id = ANY(%(pools)s::bigint[])
     UNION ALL
-    SELECT t.id FROM outbox_endpoint e JOIN outbox_target t ON t.endpoint_id = e.id
+    SELECT t.id FROM outbox_endpoint e
+    CROSS JOIN LATERAL (SELECT its.id FROM outbox_target its WHERE its.endpoint_id = e.id LIMIT 1) t
     WHERE e.pool_id = ANY(%(pools)s::bigint[])
     LIMIT {MAX_OWN_TARGETS + 1}
 ), are_few AS MATERIALIZED (
@@ -194,7 +195,7 @@ TARGET_STATES = f"""{_WAITING_TARGETS.format(until=_UNTIL, own=_OWN_TARGETS, mor
         GROUP BY d.pool_id
     ) held
     GROUP BY held.pool_id
-), target AS (
+), target AS MATERIALIZED (
     SELECT t.*, COALESCE(e.pool_id, t.pool_id) AS its_pool_id,
            COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false) AS is_held,
            COALESCE(due.wake_at <= %(now)s, false) AS has_groups,
