@@ -13,7 +13,7 @@ from django.test import Client
 from dispatch.console import health
 from dispatch.core.models import Leadership, Reachability
 from dispatch.core.observability import gauges
-from dispatch.core.runtime import reachability
+from dispatch.core.runtime import leader_election, loop_runner, reachability
 from dispatch.core.runtime.leader_election import Election
 from dispatch.core.runtime.loops import Loop
 from dispatch.core.runtime.reachability import Process
@@ -23,6 +23,8 @@ from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
+# A candidate that a slow machine delays comes first nevertheless.
+SLOW_CANDIDATE_RENEWALS = 1000
 PROVIDER, OTHER = "https://provider.example", "https://provider.other.example"
 
 
@@ -145,7 +147,10 @@ def test_a_process_without_the_loop_asks_others_by_itself() -> None:
     assert worker.is_relieved("alone")
 
 
-def test_a_leader_that_is_cut_off_hands_over_and_stays_out(client: Client) -> None:
+def test_a_leader_that_is_cut_off_hands_over_and_stays_out(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leader_election, "PATIENCE_RENEWALS", SLOW_CANDIDATE_RENEWALS)
     cut, other = a_host("a", PROVIDER), a_host("b")
     steps: list[int] = []
     needy = Loop("alone", lambda: steps.append(1), 0.01, elected=True, needs_provider=True)
@@ -170,7 +175,10 @@ def test_a_leader_that_is_cut_off_hands_over_and_stays_out(client: Client) -> No
     assert "1 host can't reach the phone provider" in client.get("/health/").content.decode()
 
 
-def test_a_leader_hands_over_once_although_it_leads_again() -> None:
+def test_a_leader_hands_over_once_although_it_leads_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    renewals = leader_election.PATIENCE_RENEWALS
+    monkeypatch.setattr(leader_election, "PATIENCE_RENEWALS", SLOW_CANDIDATE_RENEWALS)
+    monkeypatch.setattr(loop_runner, "FIRST_HANDOVER_PAUSE_S", 3600.0)
     cut, other = a_host("a", PROVIDER), a_host("b")
     steps: list[int] = []
     needy = Loop("alone", lambda: steps.append(1), 0.01, elected=True, needs_provider=True)
@@ -179,6 +187,7 @@ def test_a_leader_hands_over_once_although_it_leads_again() -> None:
         wait_until(lambda: steps)
         cut.record_failure(PROVIDER, "unplugged")
         wait_until(lambda: exchange(cut, other) or candidate.step())
+        monkeypatch.setattr(leader_election, "PATIENCE_RENEWALS", renewals)
         candidate.resign()  # the other process ends
         steps.clear()
         wait_until(lambda: steps, message="nobody leads, although no other process wants to")
