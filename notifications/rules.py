@@ -238,12 +238,17 @@ TABLE: tuple[Rule, ...] = (
     Rule(
         "endpoint.disabled", TOAST, mark("An endpoint was disabled"),
         "Endpoint {name} was disabled", ("{reason}", "Its messages are kept until you enable it."),
-        to=ADMINS, ends={"endpoint.enabled": "enabled the endpoint"}, email=True,
+        to=ADMINS, email=True,
+        ends={"endpoint.enabled": "enabled the endpoint", "endpoint.deleted": "deleted the endpoint"},
     ),
     Rule(
         "endpoint.circuit_opened", QUIET, mark("An endpoint isn't responding"),
         "An endpoint is failing, so delivery to it is paused", ("{error}",),
-        to=ADMINS, ends={"endpoint.circuit_closed": "resumed delivery to the endpoint"},
+        to=ADMINS,
+        ends={
+            "endpoint.circuit_closed": "resumed delivery to the endpoint",
+            "endpoint.deleted": "deleted the endpoint",
+        },
     ),
     Rule(
         "endpoint.deferring", TOAST, mark("An endpoint keeps deferring its messages"),
@@ -252,12 +257,17 @@ TABLE: tuple[Rule, ...] = (
         ends={
             "endpoint.accepting": "reported that the endpoint accepts messages again",
             "endpoint.disabled": "disabled the endpoint",
+            "endpoint.deleted": "deleted the endpoint",
         },
     ),
     Rule(
         "endpoint.certificate_expiring", TOAST, mark("A client certificate expires soon"),
         "The client certificate of endpoint {name} must be replaced", ("{until_text}",),
-        to=ADMINS, email=True, ends={"endpoint.certificate_replaced": "replaced the certificate"},
+        to=ADMINS, email=True,
+        ends={
+            "endpoint.certificate_replaced": "replaced the certificate",
+            "endpoint.deleted": "deleted the endpoint",
+        },
     ),
     Rule(
         "group.blocked", TOAST, mark("A message failed and blocks its group"),

@@ -16,7 +16,7 @@ from dispatch.jobs.models import Job
 from dispatch.leads.models import Campaign, LeadDispatch
 from dispatch.leads.services import switches
 from dispatch.outbox.models import Endpoint
-from dispatch.outbox.services import target_health
+from dispatch.outbox.services import endpoints, target_health
 from dispatch.telephony.models import Call
 from notifications import loops, rules
 from notifications.models import Alert, EscalationPolicy, Notification, Preference, Route
@@ -265,6 +265,19 @@ def test_disabled_endpoint_notifies_admins_until_enabled(ours):
     target_health.enable_endpoint(endpoint.pk, actor=ANA)
     notify()
     assert Notification.objects.get().settled_how == "Ana enabled the endpoint"
+
+
+def test_nobody_is_asked_to_see_to_an_endpoint_that_was_deleted(ours):
+    endpoint = Endpoint.objects.create(
+        organization=ours.organization, name="New ERP", url="https://new.example/", pool=ours.row(Endpoint).pool
+    )
+    target_health.disable_endpoint(endpoint.pk, "Nothing was delivered since Monday.", actor=ANA)
+    events.append(ours.organization.pk, "endpoint.certificate_expiring", endpoint.pk, name=endpoint.name)
+    notify()
+    assert Notification.objects.filter(settled_at=None).count() == 2
+    endpoints.delete_endpoint(endpoint.pk, actor=ANA)
+    notify()
+    assert {row.settled_how for row in Notification.objects.all()} == {"Ana deleted the endpoint"}
 
 
 def test_repeated_call_rejections_notify_occasionally(ours):
