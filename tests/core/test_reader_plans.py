@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from django.db import connection, transaction
 
@@ -9,7 +11,7 @@ from dispatch.core import clock
 from dispatch.core.db import prepared
 from dispatch.core.events import early_reader, readers
 from dispatch.core.models import EventCursor
-from tests.support.plans import explain_rows_read, forget_statistics
+from tests.support.plans import count_rows, explain_rows_read, forget_statistics
 
 pytestmark = pytest.mark.django_db
 
@@ -52,3 +54,48 @@ def test_an_idle_reader_reads_no_event_before_its_position(last: int) -> None:
     analyzed = rows_read(last)
     forget_statistics(["core_event"])
     assert max(analyzed + rows_read(last)) <= 50
+
+
+@pytest.mark.parametrize("mode", ["force_custom_plan", "force_generic_plan"])
+def test_a_reader_that_is_far_behind_reads_one_batch_of_the_log(last: int, mode: str) -> None:
+    given = {
+        "name": "test", "xid": 1000, "id": 0, "limit": 200, "horizon": readers.ANY_XID, "organization": 1,
+        "kinds": ["job.1", "job.2"], "without": [], "but": [], "subjects": None,
+    }  # fmt: skip
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT set_config('plan_cache_mode', %s, true)", [mode])
+        cursor.execute("ANALYZE core_event")
+    for forget in (False, True):
+        if forget:
+            forget_statistics(["core_event"])
+        for condition in (readers._NEXT_READABLE, readers._NEXT_OF_OTHERS, readers._NEXT_OF_ONE):
+            statement = f"EXPLAIN (ANALYZE, FORMAT JSON) SELECT * FROM core_event t WHERE {condition}"
+            with readers.index_order():
+                ((found,),) = prepared.fetch_all(statement, given)
+            plan = found if isinstance(found, list) else json.loads(found)
+            assert count_rows(plan[0]["Plan"]) <= 1100, "two of ten events are wanted"
+
+
+def test_an_early_reader_that_is_far_behind_reads_one_batch_of_the_log(last: int) -> None:
+    EventCursor.objects.filter(name="test").update(xid=1000, event_id=0)
+    given = {
+        "name": "test",
+        "kinds": ["job.1", "job.2"],
+        "taken": [1, 2],
+        "floor": last - ROWS + 1000,
+        "limit": 200,
+    }
+    for forget in (False, True):
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE core_event, core_eventcursor")
+        if forget:
+            forget_statistics(["core_event", "core_eventcursor"])
+        for order in early_reader.ORDER.values():
+            with readers.index_order():
+                assert explain_rows_read(early_reader._NEXT.format(order=order), given) <= 1100
+
+
+def test_reading_in_order_changes_no_later_plan(last: int) -> None:
+    with readers.index_order():
+        assert prepared.fetch_all("SHOW enable_sort") == [("off",)]
+    assert prepared.fetch_all("SHOW enable_sort") == [("on",)]

@@ -72,6 +72,27 @@ def test_events_are_seen_once_in_order() -> None:
     assert seen.reader.step() == 0
 
 
+def test_a_horizon_that_moves_during_a_read_sets_no_cursor_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The horizon is read right before the events. Transactions that end in between move it."""
+    seen, read = Seen(), EventReader._read
+
+    def read_late(reader: EventReader, cursor: EventCursor) -> tuple[int, list[Event], set[str]]:
+        _, found, held = read(reader, cursor)
+        return found[0].xid, found, held
+
+    append(1)
+    append(2)
+    all_readable()
+    with monkeypatch.context() as patch:
+        patch.setattr(EventReader, "_read", read_late)
+        assert seen.reader.step() == 2
+    second = Event.objects.get(subject_id=2)
+    cursor = EventCursor.objects.get(name="test")
+    assert (cursor.xid, cursor.event_id) == (second.xid, second.pk)
+    append(3)
+    assert seen.drain() == [1, 2, 3]
+
+
 def test_an_event_that_commits_late_is_not_skipped() -> None:
     seen = Seen()
     slow, commit = open_transaction(lambda: events.append(1, "job.created", 1))

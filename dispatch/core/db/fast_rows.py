@@ -8,7 +8,7 @@ one row at a time, without signals and default orderings. One statement writes a
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple, TypeVar
 
@@ -34,6 +34,7 @@ from dispatch.core.events import NewEvent
 
 M = TypeVar("M", bound=Model)
 
+_Given = Sequence[Any] | Mapping[str, Any]
 _Converters = list[tuple[str, list[tuple[Callable, Any]]]]
 
 
@@ -69,9 +70,7 @@ class Guard(NamedTuple):
     values: Sequence[Any]
 
 
-def fetch_one(
-    model: type[M], condition: str, values: Sequence[Any], *related: str, lock: bool = False
-) -> M | None:
+def fetch_one(model: type[M], condition: str, values: _Given, *related: str, lock: bool = False) -> M | None:
     """Return the row `t` for which `condition` (SQL, with %s) holds, or None; any of them if there are several.
 
     Rows that the foreign keys `related` reference are read in the same query; `condition` may name them r1, r2, …
@@ -82,15 +81,13 @@ def fetch_one(
     return rows[0] if rows else None
 
 
-def fetch_many(
-    model: type[M], condition: str, values: Sequence[Any], *related: str, lock: bool = False
-) -> list[M]:
+def fetch_many(model: type[M], condition: str, values: _Given, *related: str, lock: bool = False) -> list[M]:
     """Return the rows `t` for which `condition` (SQL, may end with ORDER BY) holds, as `fetch_one`."""
     return find_many(model, condition, values, *related, lock=lock)()
 
 
 def find_many(
-    model: type[M], condition: str, values: Sequence[Any], *related: str, lock: bool = False
+    model: type[M], condition: str, values: _Given, *related: str, lock: bool = False
 ) -> Callable[[], list[M]]:
     """Return a function for what `fetch_many` returns. A pipeline does not wait for it."""
     select, _, parts = _reading(model, related)

@@ -13,7 +13,7 @@ from django.db import transaction
 from dispatch.core.db import lock_waits, prepared
 from dispatch.core.db.errors import is_database_away
 from dispatch.core.db.lock_waits import LOOP_S, RecentlyBlocked, limit_lock_waits
-from dispatch.core.events.readers import EventReader
+from dispatch.core.events.readers import EventReader, index_order
 from dispatch.core.models import Event, EventCursor
 
 log = structlog.get_logger(__name__)
@@ -97,7 +97,8 @@ class EarlyReader:
             with limit_lock_waits(LOOP_S), transaction.atomic():
                 EventCursor.objects.select_for_update(no_key=True).get_or_create(name=self.reader.name)
                 lock_waits.apply_limit()
-                events_read = self._beyond(floor, order)
+                with index_order():
+                    events_read = self._beyond(floor, order)
                 handled = [event for event in events_read if self._handle(event)]
         self._taken |= {event.pk: (event.xid, event.organization_id) for event in handled}  # committed
         if is_full_scan and len(events_read) < self.reader.batch:

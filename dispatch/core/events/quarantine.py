@@ -17,6 +17,7 @@ from django.db import connection, transaction
 from django.db.models import Count, Exists, OuterRef, Q, QuerySet
 
 from dispatch.core import clock
+from dispatch.core.db import prepared
 from dispatch.core.db.errors import is_database_away, is_lock_timeout
 from dispatch.core.events import log as event_log
 from dispatch.core.models import Event, FailedEvent
@@ -35,6 +36,8 @@ MAX_LOCK_TIMEOUTS = 8
 RETRIES, FOLLOWERS = 20, 200
 QUARANTINED, RELEASED = "event.quarantined", "event.released"
 
+_HELD_KEYS = "SELECT DISTINCT key FROM core_failedevent WHERE reader = %(reader)s AND key <> ''"
+
 Handle = Callable[[list[Event]], None]
 Key = Callable[[Event], str]
 
@@ -46,13 +49,12 @@ class ReaderStopped(RuntimeError):
         super().__init__(f"The reader {reader} has {MAX_KEPT} failed events. See `manage.py failed_events`.")
 
 
-def apply(reader: str, events: Sequence[Event], handle: Handle, key: Key | None) -> int:
+def apply(reader: str, events: Sequence[Event], handle: Handle, key: Key | None, held: set[str]) -> int:
     """Handle the events in order, and return how many of them the reader may move past.
 
-    One that fails is kept for later, as are those that must wait for it. Runs in the transaction that moves the
-    cursor. Raises if the database is unavailable.
+    One that fails is kept for later, as are those that must wait for it: events with the keys `held` wait for
+    earlier ones. Runs in the transaction that moves the cursor. Raises if the database is unavailable.
     """
-    held = _held_keys(reader) if key else set()
     ready = [event for event in events if not key or key(event) not in held]
     waiting = [event for event in events if key and key(event) in held]
     try:
@@ -138,8 +140,10 @@ def has_due(reader: str) -> bool:
     return _first_of_each_key(reader).filter(next_attempt_at__lte=clock.now()).exists()
 
 
-def _held_keys(reader: str) -> set[str]:
-    return set(FailedEvent.objects.filter(reader=reader).exclude(key="").values_list("key", flat=True).distinct())
+def find_held_keys(reader: str) -> Callable[[], set[str]]:
+    """Return a function for the keys of the reader's failed events. A pipeline does not wait for it."""
+    find_rows = prepared.fetch_later(_HELD_KEYS, {"reader": reader})
+    return lambda: {key for (key,) in find_rows()}
 
 
 def _first_of_each_key(reader: str) -> QuerySet[FailedEvent]:

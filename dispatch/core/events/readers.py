@@ -8,18 +8,19 @@ can appear there. One open transaction with an id, in any database of the cluste
 
 from __future__ import annotations
 
+import functools
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from django.db import connection, transaction
-from django.db.models import Count, QuerySet
+from django.db.models import QuerySet
 
 from dispatch.core import clock
-from dispatch.core.db import lock_waits, prepared
+from dispatch.core.db import fast_rows, prepared
 from dispatch.core.db.lock_waits import LOOP_S, limit_lock_waits
 from dispatch.core.events import horizon, own_cursors, quarantine
 from dispatch.core.models import Event, EventCursor, FailedEvent
@@ -62,19 +63,25 @@ COALESCE((
 _XMIN = "pg_snapshot_xmin(pg_current_snapshot())::text::bigint"
 _HORIZON = f"SELECT {_XMIN}"
 _NEXT = """
-SELECT * FROM core_event
-WHERE (xid, id) > (%(xid)s, %(id)s) AND xid < %(horizon)s AND (%(kinds)s::text[] IS NULL OR kind = ANY(%(kinds)s))
-  AND (subject_type <> ALL(%(without)s::text[]) OR kind = ANY(%(but)s::text[]))
-  AND (%(subjects)s::text[] IS NULL OR subject_type = ANY(%(subjects)s))
-  AND {organizations}
-ORDER BY xid, id LIMIT %(limit)s
+(t.xid, t.id) > (%(xid)s::bigint, %(id)s::bigint) AND t.xid < {horizon}
+AND (%(kinds)s::text[] IS NULL OR t.kind = ANY(%(kinds)s))
+AND (t.subject_type <> ALL(%(without)s::text[]) OR t.kind = ANY(%(but)s::text[]))
+AND (%(subjects)s::text[] IS NULL OR t.subject_type = ANY(%(subjects)s))
+AND {organizations}
+ORDER BY t.xid, t.id LIMIT %(limit)s::bigint
 """
-# The events of one organization, or those of all without their own cursor.
-_NEXT_OF_ONE = _NEXT.format(organizations="organization_id = %(organization)s")
-_NEXT_OF_OTHERS = _NEXT.format(
-    organizations="""organization_id <> ALL(ARRAY(
-      SELECT split_part(name, ':', 2)::bigint FROM core_eventcursor WHERE starts_with(name, %(name)s || ':')))"""
-)
+_OF_ONE = "t.organization_id = %(organization)s::bigint"
+_OF_OTHERS = """t.organization_id <> ALL(ARRAY(
+    SELECT split_part(name, ':', 2)::bigint FROM core_eventcursor WHERE starts_with(name, %(name)s || ':')
+))"""
+# The next events of one organization, or those of all without their own cursor: below a known horizon, or below
+# that of the statement's own snapshot.
+_NEXT_OF_ONE = _NEXT.format(horizon="%(horizon)s::bigint", organizations=_OF_ONE)
+_NEXT_OF_OTHERS = _NEXT.format(horizon="%(horizon)s::bigint", organizations=_OF_OTHERS)
+_NEXT_READABLE = _NEXT.format(horizon=f"(SELECT {_XMIN})", organizations=_OF_OTHERS)
+_SAVE = """
+UPDATE core_eventcursor SET xid = %(xid)s, event_id = %(event_id)s, moved_at = %(now)s WHERE name = %(name)s
+"""
 # Positions each reader, by id, right before the first event that it has not applied, or after all events.
 _AFTER_RESTORE = """
 UPDATE core_eventcursor AS c SET xid = 0, event_id = COALESCE(
@@ -163,19 +170,17 @@ class EventReader:
         with self._locked_cursor() as cursor:
             if found.has_failed_events:
                 self._leave_out_stopped(cursor)
-            limit = self._horizon()
-            read = self._after(cursor, limit, self.batch)
+            limit, read, held = self._read(cursor)
             costs = self._costs(read)
             others = self._leave_out_expensive(read, costs, cursor)
             events = others[: self._count_affordable(others, costs)]
-            done = quarantine.apply(self.name, events, self.handle, self.key) if events else 0
+            done = quarantine.apply(self.name, events, self.handle, self.key, held) if events else 0
             passed = read if done == len(others) else events[:done]
             if passed:
                 cursor.xid, cursor.event_id = passed[-1].xid, passed[-1].pk
             if len(passed) == len(read) < self.batch:  # all events below the horizon, of any kind, were seen
-                cursor.xid = limit - 1
-            cursor.moved_at = clock.now()
-            cursor.save()
+                cursor.xid = max(cursor.xid, limit - 1)
+            _save(cursor)
         self.has_more |= done == len(events) < len(others) or len(passed) == len(read) >= self.batch
         metrics.events_read.labels(self.name).inc(done)
         if len(others) < len(read):
@@ -204,20 +209,20 @@ class EventReader:
         """
         read = self._after(own, limit, self.batch, organization_id=organization_id)
         events = read[: self._count_affordable(read, self._costs(read))]
-        done = quarantine.apply(self.name, events, self.handle, self.key) if events else 0
+        held = quarantine.find_held_keys(self.name)() if self.key else set()
+        done = quarantine.apply(self.name, events, self.handle, self.key, held) if events else 0
         if done:
             own.xid, own.event_id = events[done - 1].xid, events[done - 1].pk
-        own.moved_at = clock.now()
         if done < len(read) or len(read) >= self.batch:
-            own.save()
+            _save(own)
             self.has_more |= done == len(events)
             return done
         own.xid = limit - 1
         if self._after(cursor, limit, 1):
-            own.save()
+            _save(own)
             return done
         cursor.xid, cursor.event_id = limit - 1, max(cursor.event_id, own.event_id)
-        cursor.save()
+        _save(cursor)
         own.delete()
         log.info("organization_read_with_others", reader=self.name, organization=organization_id)
         return done
@@ -258,8 +263,16 @@ class EventReader:
         """Return how many recipients an event of each organization may have, if that matters."""
         if self.recipients is None or not events:
             return {}
-        own = self.recipients.filter(organization_id__in={event.organization_id for event in events})
-        return dict(own.order_by().values_list("organization_id").annotate(Count("pk")))
+        statement, values = self._count_recipients
+        return dict(prepared.fetch_all(statement, [*values, list({event.organization_id for event in events})]))
+
+    @functools.cached_property
+    def _count_recipients(self) -> tuple[str, tuple[Any, ...]]:
+        """Return a statement that counts the recipients of organizations, and its first values."""
+        assert self.recipients is not None
+        rows, values = self.recipients.order_by().values("organization_id").query.sql_with_params()
+        of_some = "WHERE organization_id = ANY(%s::bigint[]) GROUP BY organization_id"
+        return f"SELECT organization_id, count(*) FROM ({rows}) r {of_some}", values
 
     def is_due(self) -> str:
         """Return the SQL condition that `step`, or that of an EarlyReader, has something to do."""
@@ -340,24 +353,53 @@ class EventReader:
     def _locked_cursor(self) -> Iterator[EventCursor]:
         """Open a transaction in which only this process reads. A second one waits, and then finds nothing left."""
         with limit_lock_waits(LOOP_S), transaction.atomic():
-            cursor = EventCursor.objects.select_for_update().get(name=self.name)
-            lock_waits.apply_limit()
+            cursor = fast_rows.fetch_one(EventCursor, "t.name = %s", [self.name], lock=True)
+            if cursor is None:
+                raise EventCursor.DoesNotExist(f"The cursor of the reader {self.name} does not exist.")
             yield cursor
 
     def _horizon(self) -> int:
-        with connection.cursor() as sql:
-            sql.execute(_HORIZON)
-            return int(sql.fetchone()[0])
+        return int(prepared.fetch_all(_HORIZON)[0][0])
+
+    def _read(self, cursor: EventCursor) -> tuple[int, list[Event], set[str]]:
+        """Return the horizon, the next events of all without their own cursor, and the keys that are held.
+
+        Events of a later horizon may be among them. All events below the one that is returned are.
+        """
+        given = self._given(cursor, self.batch)
+        with prepared.pipeline(), index_order():
+            find_horizon = prepared.fetch_later(_HORIZON)
+            find_events = fast_rows.find_many(Event, _NEXT_READABLE, given)
+            find_held = quarantine.find_held_keys(self.name) if self.key else set
+        return int(find_horizon()[0][0]), find_events(), find_held()
 
     def _after(
         self, cursor: EventCursor, horizon: int, limit: int, *, organization_id: int | None = None
     ) -> list[Event]:
         """Return the next events: those of one organization, or those of all without their own cursor."""
-        given = {
-            "xid": cursor.xid, "id": cursor.event_id, "horizon": horizon, "limit": limit,
-            "organization": organization_id, "name": self.name, **self._filter(),
+        given = {**self._given(cursor, limit), "horizon": horizon, "organization": organization_id}
+        statement = _NEXT_OF_OTHERS if organization_id is None else _NEXT_OF_ONE
+        with transaction.atomic(savepoint=False), index_order():
+            return fast_rows.fetch_many(Event, statement, given)
+
+    def _given(self, cursor: EventCursor, limit: int) -> dict[str, Any]:
+        return {
+            "xid": cursor.xid, "id": cursor.event_id, "limit": limit, "name": self.name, **self._filter(),
         }  # fmt: skip
-        return list(Event.objects.raw(_NEXT_OF_OTHERS if organization_id is None else _NEXT_OF_ONE, given))
+
+
+@contextmanager
+def index_order() -> Iterator[None]:
+    """Read events by the index that has their order. To sort them, all behind the position would be read."""
+    prepared.set_local(enable_sort="off")
+    yield
+    prepared.set_local(enable_sort="DEFAULT")
+
+
+def _save(cursor: EventCursor) -> None:
+    """Write the position of a cursor that is locked, with the next statement or the commit."""
+    position = {"name": cursor.name, "xid": cursor.xid, "event_id": cursor.event_id, "now": clock.now()}
+    prepared.change_later(_SAVE, position)
 
 
 def _literal(text: str) -> str:
