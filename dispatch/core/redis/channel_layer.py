@@ -32,8 +32,8 @@ from dispatch.core.server_addresses import sentinels
 log = structlog.get_logger(__name__)
 
 _FAILURES: tuple[type[Exception], ...] = (*REDIS_ERRORS, OSError)
-# How long one read of a subscription waits (seconds).
-_READ_S = 0.1
+# How long one read of a subscription waits, until the next check whether the connection must be tested (seconds).
+_READ_S = 1.0
 # How long to wait after a new subscription failed (seconds).
 _PAUSE_S = 1.0
 
@@ -71,6 +71,7 @@ class GuardedConnection(RedisSingleShardConnection):
 
     _redis: Any
     _pubsub: Any
+    _receive_task: Any
 
     def __init__(self, host: dict[str, Any], channel_layer: Any) -> None:
         self.url: str = host["address"]
@@ -166,8 +167,9 @@ class GuardedConnection(RedisSingleShardConnection):
                     )
                 elif self._subscribed_to:
                     await self._guard(self._take_over)
-                else:
-                    await asyncio.sleep(_READ_S)
+                else:  # the next subscription starts another receiver
+                    self._receive_task = None
+                    return
             except Exception as error:
                 if pubsub is None:  # the server is still unavailable
                     await asyncio.sleep(_PAUSE_S)
