@@ -215,6 +215,24 @@ def test_only_a_request_that_was_not_begun_says_that_nothing_was_saved():
         assert "Nothing was saved" in refused.content.decode()
 
 
+@pytest.mark.parametrize("path", ["/api/v1/x/", "/board/"])
+@pytest.mark.parametrize(("error", "status"), [(OperationalError("server closed"), 503), (KeyError("x"), 500)])
+def test_a_request_that_only_reads_does_not_say_that_a_change_may_have_been_saved(path, error, status):
+    try:
+        raise error
+    except Exception:
+        answer = problems.server_error(RequestFactory().get(path))
+    told = answer.content.decode()
+    assert answer.status_code == status
+    assert "saved" not in told
+    assert "Try again" in told or "It changed nothing" in told
+
+
+def test_a_read_that_fails_says_so_in_a_view(broken):
+    detail = is_problem(broken.get("broken/"), 500, "error")["detail"]
+    assert detail == "The request failed and was logged. It changed nothing."
+
+
 def test_a_conflict_says_who_did_what_when(broken):
     body = is_problem(broken.delete("broken/"), 409, "conflict")
     assert body["detail"].startswith("Ana assigned the job to Unit 12 at 2026-")

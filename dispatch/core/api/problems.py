@@ -28,6 +28,7 @@ from drf_standardized_errors.formatter import ExceptionFormatter
 from drf_standardized_errors.handler import ExceptionHandler
 from rest_framework import exceptions, status
 from rest_framework.fields import get_error_detail
+from rest_framework.permissions import SAFE_METHODS
 from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
@@ -47,6 +48,7 @@ MAX_FIELD_LENGTH = 200
 RETRY_AFTER_S = 5  # seconds, for responses that ask the client to retry
 _IN_DOUBT = "A change may or may not have been saved."
 _FAILED = f"The request failed and was logged. {_IN_DOUBT} Read the resource before you send it again."
+_READ_FAILED = "The request failed and was logged. It changed nothing."
 _TITLES = {"validation_error": "Not valid", "error": "Something went wrong"}
 
 
@@ -145,6 +147,12 @@ class Busy(Unavailable):
     default_detail = "The service is busy. Nothing was saved; try again in a moment."
 
 
+class NotRead(Unavailable):
+    """503: the request only reads, so it can have saved nothing."""
+
+    default_detail = "The service is busy or its database does not respond. Try again in a moment."
+
+
 class ProblemFormatter(ExceptionFormatter):
     """Build the problem's body from an APIException."""
 
@@ -183,7 +191,7 @@ class ProblemHandler(ExceptionHandler):
         if isinstance(exc, SuspiciousOperation):
             return exceptions.ParseError("The request could not be read.")
         if is_temporary(exc):
-            return Unavailable()
+            return NotRead() if _only_reads(self.context["request"]) else Unavailable()
         if is_missing_reference(exc):
             log.warning("missing_reference", error=str(exc))
             return MissingReference()
@@ -194,7 +202,7 @@ class ProblemHandler(ExceptionHandler):
     def convert_unhandled_exceptions(self, exc: Exception) -> exceptions.APIException:
         if isinstance(exc, exceptions.APIException):
             return exc
-        return exceptions.APIException(_FAILED)
+        return exceptions.APIException(_READ_FAILED if _only_reads(self.context["request"]) else _FAILED)
 
     def get_response(self, exc: exceptions.APIException, data: dict) -> Response:
         request: Any = self.context["request"]
@@ -238,7 +246,8 @@ def _problem_or_page(path: str, refusal: type[exceptions.APIException]) -> HttpR
     status_code = refusal.status_code
     if path.startswith(_PAGELESS):
         return problem_response(status_code, refusal.default_code, str(refusal.default_detail))
-    page = loader.render_to_string(f"{status_code}.html", {"was_begun": refusal is not Busy})
+    given = {"was_begun": refusal is not Busy, "only_reads": refusal is NotRead}
+    page = loader.render_to_string(f"{status_code}.html", given)
     return HttpResponse(page, status=status_code)
 
 
@@ -284,12 +293,20 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
 def server_error(request: HttpRequest) -> HttpResponseBase:
     """Return a 500 as Django's handler500, a 503 for a temporary database error, a 409 for a missing reference."""
     error = sys.exc_info()[1]
+    only_reads = _only_reads(request)
     if is_temporary(error):
-        return unavailable(request.path_info)
+        return unavailable(request.path_info, NotRead if only_reads else Unavailable)
     if is_missing_reference(error):
         log.warning("missing_reference", error=str(error))
         return _problem_or_page(request.path_info, MissingReference)
-    return problem_response(500, "error", _FAILED) if _is_api(request) else defaults.server_error(request)
+    if _is_api(request):
+        return problem_response(500, "error", _READ_FAILED if only_reads else _FAILED)
+    page = loader.render_to_string("500.html", {"only_reads": only_reads})
+    return HttpResponse(page, status=500)
+
+
+def _only_reads(request: Any) -> bool:
+    return request.method in SAFE_METHODS
 
 
 def _is_api(request: HttpRequest) -> bool:
