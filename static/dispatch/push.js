@@ -21,6 +21,9 @@
     (await worker?.pushManager?.getSubscription())?.unsubscribe();
   });
 
+  /* The server's refusal, in words for people. */
+  class Refusal extends Error {}
+
   const section = () => document.querySelector("[data-push]");
   let state = { key: "", browsers: [] };
   let current = null; // the browser's subscription, and its digest
@@ -57,9 +60,9 @@
       headers: { "Content-Type": "application/json", "X-CSRFToken": decodeURIComponent(csrf) },
       body: body ? JSON.stringify(body) : undefined,
       cache: "no-store",
-    });
+    }).catch(() => { throw new Refusal(section().dataset.unreached); });
     const said = await answer.json().catch(() => ({}));
-    if (!answer.ok) throw new Error(said.problem || "HTTP " + answer.status);
+    if (!answer.ok) throw new Refusal(said.problem || section().dataset.unexplained);
     return said;
   }
 
@@ -100,6 +103,14 @@
     line.textContent = text;
     line.classList.toggle("error", isProblem);
     line.hidden = !text;
+  }
+
+  /* Errors of the browser itself are in its words, and for developers: they are in its console. */
+  function explain(error) {
+    const isRefusal = error instanceof Refusal;
+    if (!isRefusal) console.error(error);
+    const { failed, unexplained } = section().dataset;
+    say(`${failed} ${isRefusal ? error.message : unexplained}`, true);
   }
 
   async function turnOn() {
@@ -152,7 +163,7 @@
     try {
       await ACTS[button.dataset.pushDo]();
     } catch (error) {
-      say(`${section().dataset.failed} ${error.message}`, true);
+      explain(error);
     } finally {
       button.disabled = false;
     }
@@ -164,7 +175,7 @@
   document.addEventListener("htmx:afterSwap", render);
   document.addEventListener("DOMContentLoaded", () => {
     if (!section()) return;
-    if (isPossible) look().catch((error) => { render(); say(`${section().dataset.failed} ${error.message}`, true); });
+    if (isPossible) look().catch((error) => { render(); explain(error); });
     else render();
   });
 })();

@@ -118,6 +118,28 @@ def send() -> None:
         threads.submit(run).result()
 
 
+def test_page_says_in_plain_words_why_it_did_not_work(floor, sign_in, push_service: PushService) -> None:
+    page = sign_in(make.dispatcher(floor.organization), path="/notifications/choices/")
+    visitor = Visitor(page, push_service)
+    visitor.turn_on("Turn on for this browser")
+    said, test = (
+        page.locator("[data-said]"),
+        page.get_by_role("button", name="Send a test notification", exact=True),
+    )
+    page.route("**/push/", lambda route: route.abort())
+    test.click()
+    expect(said).to_have_text(
+        "That didn't work: Dispatch could not be reached. Check the connection and try again."
+    )
+    page.unroute("**/push/")
+    page.route("**/push/", lambda route: route.fulfill(status=500, body="<html>"))
+    test.click()
+    expect(said).to_have_text("That didn't work: Try again in a moment.")
+    page.unroute("**/push/")
+    test.click()
+    expect(said).to_have_text("Sent. It appears within seconds.")
+
+
 def test_user_turns_it_on_and_the_test_notification_is_shown(floor, sign_in, push_service: PushService) -> None:
     page = sign_in(make.dispatcher(floor.organization), path="/notifications/choices/")
     visitor = Visitor(page, push_service)
