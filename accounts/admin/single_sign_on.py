@@ -19,7 +19,7 @@ from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminTextInputWidget
 from accounts.admin.base import OwnedAdmin, OwnedForm
 from accounts.models import Membership, User
 from accounts.sso import services, starts
-from accounts.sso.models import IdentityProvider
+from accounts.sso.models import IdentityProvider, validate_domain
 from accounts.sso.provider import SignInFailed, callback_url, check_discovery
 from dispatch.core.labels import label
 from dispatch.core.web.form_fields import BoundedArrayField
@@ -57,6 +57,8 @@ class IdentityProviderForm(OwnedForm):
         for name in set(DOMAINS) & set(self.fields):
             domains: Any = self.fields[name]
             domains.max_items = MAX_DOMAINS
+            # Also here: of the model's errors about items, forms show only which item is meant.
+            domains.base_field.validators = [*domains.base_field.validators, validate_domain]
         if "secret" in self.fields and self.instance.pk:
             self.fields["secret"].help_text = gettext(
                 "Stored encrypted and never shown. Leave it empty to keep it."

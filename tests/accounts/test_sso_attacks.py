@@ -347,6 +347,15 @@ def form_of(row: IdentityProvider, **changes: Any) -> dict[str, Any]:
     } | changes  # fmt: skip
 
 
+def test_a_domain_that_is_none_is_named_with_the_reason(row: Any, acme: Organization) -> None:
+    boss = make.browser(make.admin(acme))
+    url = reverse("admin:accounts_identityprovider_change", args=[row.pk])
+    page = boss.post(url, form_of(row, allowed_domains="acme.example, @exa mple.com"))
+    (error,) = page.context["adminform"].form.errors["allowed_domains"]
+    assert "Item 2" in error
+    assert "@exa mple.com is not a domain. Write it in lower case, such as example.com." in error
+
+
 def test_domains_are_stored_once_and_a_long_list_is_refused(row: Any, acme: Organization) -> None:
     boss = make.browser(make.admin(acme))
     url = reverse("admin:accounts_identityprovider_change", args=[row.pk])
