@@ -4,9 +4,9 @@ ProviderAccount is here, not in telephony, because an OutboundNumber belongs to 
 limit like the others. Telephony defines what an account can do.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from django.core.exceptions import ValidationError
+from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.core.validators import MaxValueValidator, MinValueValidator, RegexValidator
 from django.db import models
 from django.db.models import Q
@@ -242,3 +242,13 @@ class OutboundNumber(OwnedModel):
 
     def __str__(self) -> str:
         return self.name or self.phone.as_national
+
+    def validate_constraints(self, exclude: Any = None) -> None:
+        """Mention no other account or organization if this account has the number. Raises ValidationError."""
+        try:
+            super().validate_constraints(exclude)
+        except ValidationError as error:
+            errors = error.error_dict.get(NON_FIELD_ERRORS, [])
+            if any(each.code == "unique_together" for each in errors):
+                errors[:] = [each for each in errors if each.message != NUMBER_TAKEN]
+            raise

@@ -201,6 +201,9 @@ def test_a_caller_number_belongs_to_one_organization(office: Lines, boss: Client
     assert boss.post(address, form).status_code == 302
     ours = OutboundNumber.objects.of(office.organization).get(phone=taken.phone)
     assert not ours.is_paused
+    twice = boss.post(address, form).content.decode()
+    assert "already exists" in twice
+    assert "Pause it there first" not in twice, "it is in use here"
     with pytest.raises(capacity.NumberTaken):
         capacity.set_paused(taken, False, actor=SYSTEM)
     theirs = browser(factories.admin(taken.organization))
