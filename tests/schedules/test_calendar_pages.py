@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dispatch.core import clock
+from dispatch.core.models import Event
 from dispatch.schedules.models import ExclusionCalendar
 from tests.schedules.test_calendars import day, ics
 from tests.support import factories
@@ -26,3 +27,4 @@ def test_page_from_before_a_refresh_renames_a_calendar() -> None:
     assert "Set either a URL or a file, not both." in answer.content.decode()
     send_form(admin, row, {**form, "name": "Renamed"})
     assert (row.name, row.url, row.content) == ("Renamed", url, refreshed)
+    assert Event.objects.get(kind="exclusioncalendar.changed").data["fields"] == ["name"]

@@ -103,6 +103,7 @@ def change_calendar(
         entries = ical.read_entries(content, now)
     with transaction.atomic():
         calendar = ExclusionCalendar.objects.select_for_update(no_key=True).get(pk=calendar_id)
+        changed = sorted(name for name, value in given.items() if value != getattr(calendar, name))
         calendar.name = given.get("name", calendar.name)
         if entries is not None:
             calendar.url, calendar.content, calendar.last_error = "", content, ""
@@ -113,7 +114,8 @@ def change_calendar(
             calendar.url = given["url"]
             _enqueue(calendar)
         _saved(calendar)
-        _append_event(calendar, "changed", actor, fields=sorted(given))
+        if changed:
+            _append_event(calendar, "changed", actor, fields=changed)
     return calendar
 
 
