@@ -255,6 +255,18 @@ def test_the_admin_records_and_withdraws_and_changes_nothing(floor: Floor) -> No
     assert (row.withdrawn_by, row.words) == ("person", "w")
 
 
+def test_the_admin_says_that_a_second_consent_was_not_recorded(floor: Floor) -> None:
+    page = browser(make.admin(floor.organization))
+    sent = {"organization": floor.organization.pk, "phone": ANN, "purpose": "marketing", "source": "paper",
+            "given_at_0": "2026-01-02", "given_at_1": "03:04:05", "words": "first"}  # fmt: skip
+    page.post(reverse("admin:leads_consent_add"), sent, follow=True)
+    again = page.post(reverse("admin:leads_consent_add"), {**sent, "words": "second"}, follow=True)
+    told = again.content.decode()
+    assert "already has a valid consent for this purpose" in told
+    assert "added successfully" not in told
+    assert Consent.objects.get().words == "first"
+
+
 # --- Personal data
 
 

@@ -106,12 +106,12 @@ class ConsentAdmin(OwnedAdmin):
         phone = str(obj.phone)
         new = consents.NewConsent(obj.given_at, obj.source, obj.purpose, obj.words, obj.proof)
         with transaction.atomic():
-            consents.record_consents(obj.organization_id, [(phone, new)], actor=request.actor)
+            added = consents.record_consents(obj.organization_id, [(phone, new)], actor=request.actor)
         valid = Consent.objects.filter(
             organization_id=obj.organization_id, phone=phone, purpose=obj.purpose, withdrawn_at=None
         )
-        if (row := valid.first()) is None:
-            raise Conflict(gettext(consents.NOT_RECORDED))
+        if (row := valid.first()) is None or not added:
+            raise Conflict(gettext(consents.NOT_RECORDED if row is None else consents.ALREADY_VALID))
         obj.pk = row.pk
 
     @admin.action(

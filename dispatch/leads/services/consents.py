@@ -21,6 +21,9 @@ from dispatch.telephony.services import sms
 
 HASH_PURPOSE = "consent"
 DEFAULT_PURPOSE = "marketing"
+ALREADY_VALID = mark(
+    "This phone already has a valid consent for this purpose. Withdraw it first to record another."
+)
 NOT_RECORDED = mark("The phone is on the do-not-call list, or withdrew a consent after this one was given.")
 
 
