@@ -146,7 +146,7 @@ class Dialer:
                 )
             except redis_queue.UNAVAILABLE as error:
                 if not is_redis_down:
-                    log.warning("claims_paused", error=str(error))
+                    redis_queue.log_unavailable("claims_paused", error)
                 is_redis_down = True
                 await _wait(stopping, TROUBLE_S)
                 continue

@@ -6,6 +6,7 @@ counted, and the reconciler sends the updates later.
 
 from __future__ import annotations
 
+import logging
 import math
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
@@ -180,8 +181,13 @@ def _run_if_available(script: Script, args: Sequence[Any]) -> int:
     except UNAVAILABLE as error:
         counters.unscheduled.inc()
         if not isinstance(error, CircuitOpen):
-            log.warning("leads_not_scheduled", error=str(error))
+            log_unavailable("leads_not_scheduled", error)
         raise RedisUnavailable from error
+
+
+def log_unavailable(event: str, error: Exception) -> None:
+    """Log that Redis can't be used: a warning, unless it is only not rebuilt yet, as at the first start."""
+    log.log(logging.INFO if isinstance(error, NotReady) else logging.WARNING, event, error=str(error))
 
 
 # --- For the promoter and the dialers. All raise NotReady and REDIS_ERRORS.

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+import structlog
 
 from dispatch.core import clock, fault_injection
 from dispatch.core.circuit_breaker import CircuitBreaker
@@ -39,6 +40,17 @@ def test_a_lead_is_accepted_while_redis_is_gone_and_called_when_it_is_back(floor
     assert floor.work() == 0
     floor.step("leads_near")
     assert floor.work() == 3
+
+
+def test_a_redis_that_is_not_rebuilt_yet_is_no_warning(floor: Floor) -> None:
+    """It is empty at the first start, and nothing need be done."""
+    with structlog.testing.capture_logs() as logs:
+        forget_redis()
+        floor.add_many(1)
+        with redis_away():
+            floor.add_many(1)
+    levels = [entry["log_level"] for entry in logs if entry["event"] == "leads_not_scheduled"]
+    assert levels == ["info", "warning"]
 
 
 def test_a_request_is_answered_with_201_while_redis_is_gone(floor: Floor) -> None:
