@@ -11,6 +11,7 @@ from dispatch.jobs.models import Job
 from tests.e2e.test_board import card, live, make_pending
 from tests.harness.jobs import Floor
 from tests.support import factories as make
+from tests.support.waiting import wait_until
 
 pytestmark = pytest.mark.browser
 
@@ -77,3 +78,25 @@ def test_search_that_the_server_refused_is_made_again(floor: Floor, sign_in, job
     page.keyboard.insert_text("quill")
     is_searched(page, jobs)
     assert failed
+
+
+def test_search_that_always_fails_is_repeated_more_and_more_rarely(floor: Floor, sign_in, jobs):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    failed: list[Route] = []
+
+    def fail(route: Route) -> None:
+        failed.append(route)
+        route.fulfill(status=500)
+
+    page.route(SEARCHES, fail)
+    page.evaluate("answered = 0; document.addEventListener('htmx:responseError', () => { answered += 1; })")
+    page.clock.install()
+    page.keyboard.press("/")
+    page.keyboard.insert_text("quill")
+    for _ in range(40):
+        page.clock.run_for(1_000)
+        wait_until(lambda: page.evaluate("answered") == len(failed))
+    assert 3 <= len(failed) <= 8
+    page.unroute(SEARCHES)
+    page.clock.run_for(25_000)
+    is_searched(page, jobs)
