@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from dispatch.core import clock
+from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.schedules.models import ExclusionCalendar
+from dispatch.schedules.services import calendars
 from tests.schedules.test_calendars import day, ics
 from tests.support import factories
 from tests.support.admin_forms import open_form, path_of, send_form
@@ -28,3 +30,13 @@ def test_page_from_before_a_refresh_renames_a_calendar() -> None:
     send_form(admin, row, {**form, "name": "Renamed"})
     assert (row.name, row.url, row.content) == ("Renamed", url, refreshed)
     assert Event.objects.get(kind="exclusioncalendar.changed").data["fields"] == ["name"]
+
+
+def test_history_names_the_url_that_a_text_replaces() -> None:
+    organization, content = factories.organization(), ics(day("20270302"))
+    row = ExclusionCalendar.objects.create(
+        organization=organization, name="Days", url="https://example.com/days.ics", content=content,
+        refresh_at=clock.now(),
+    )  # fmt: skip
+    calendars.change_calendar(row.pk, {"content": content}, actor=SYSTEM)
+    assert Event.objects.get(kind="exclusioncalendar.changed").data["fields"] == ["url"]

@@ -103,7 +103,7 @@ def change_calendar(
         entries = ical.read_entries(content, now)
     with transaction.atomic():
         calendar = ExclusionCalendar.objects.select_for_update(no_key=True).get(pk=calendar_id)
-        changed = sorted(name for name, value in given.items() if value != getattr(calendar, name))
+        before = {name: getattr(calendar, name) for name in ("content", "name", "url")}
         calendar.name = given.get("name", calendar.name)
         if entries is not None:
             calendar.url, calendar.content, calendar.last_error = "", content, ""
@@ -114,7 +114,7 @@ def change_calendar(
             calendar.url = given["url"]
             _enqueue(calendar)
         _saved(calendar)
-        if changed:
+        if changed := [name for name, value in before.items() if value != getattr(calendar, name)]:
             _append_event(calendar, "changed", actor, fields=changed)
     return calendar
 
