@@ -6,16 +6,18 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from dispatch.core import events
+from dispatch.core.db import lock_waits
 from dispatch.core.events import readers
 from dispatch.core.events.readers import CounterWentBack, EventReader
 from dispatch.core.fault_injection import Interrupted
 from dispatch.core.models import Event, EventCursor
 from tests.core.horizon import all_readable
 from tests.core.threads import Elsewhere
-from tests.support.waiting import PATIENCE
+from tests.support.patient_batches import production_limits
+from tests.support.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -91,6 +93,33 @@ def test_a_horizon_that_moves_during_a_read_sets_no_cursor_back(monkeypatch: pyt
     assert (cursor.xid, cursor.event_id) == (second.xid, second.pk)
     append(3)
     assert seen.drain() == [1, 2, 3]
+
+
+def test_a_reader_waits_for_another_process_that_holds_its_cursor_for_long() -> None:
+    """Only the waits for rows of single events are limited to a moment."""
+    seen = Seen()
+    append(1)
+    assert seen.drain() == [1]
+    append(2)
+    all_readable()
+    holder, commit = open_transaction(lambda: EventCursor.objects.select_for_update(no_key=True).get(name="test"))
+    with production_limits():
+        reader = Elsewhere(seen.reader.step)
+        wait_until(lambda: lock_wait_s() > 2 * lock_waits.LOOP_S or not reader.is_alive())
+        commit.set()
+        reader.finish()
+    holder.finish()
+    assert seen.subjects == [1, 2]
+
+
+def lock_wait_s() -> float:
+    """Return for how long a statement has waited for a lock; 0 if none does."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT EXTRACT(epoch FROM clock_timestamp() - min(query_start))::float FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND datname = current_database()"
+        )
+        return cursor.fetchone()[0] or 0.0
 
 
 def test_an_event_that_commits_late_is_not_skipped() -> None:

@@ -20,7 +20,7 @@ from django.db import connection, transaction
 from django.db.models import QuerySet
 
 from dispatch.core import clock
-from dispatch.core.db import fast_rows, prepared
+from dispatch.core.db import fast_rows, lock_waits, prepared
 from dispatch.core.db.lock_waits import LOOP_S, limit_lock_waits
 from dispatch.core.events import horizon, own_cursors, quarantine
 from dispatch.core.models import Event, EventCursor, FailedEvent
@@ -352,11 +352,14 @@ class EventReader:
     @contextmanager
     def _locked_cursor(self) -> Iterator[EventCursor]:
         """Open a transaction in which only this process reads. A second one waits, and then finds nothing left."""
-        with limit_lock_waits(LOOP_S), transaction.atomic():
+        with transaction.atomic():
+            # Without the limit of those waits that delay only one event.
             cursor = fast_rows.fetch_one(EventCursor, "t.name = %s", [self.name], lock=True)
             if cursor is None:
                 raise EventCursor.DoesNotExist(f"The cursor of the reader {self.name} does not exist.")
-            yield cursor
+            with limit_lock_waits(LOOP_S):
+                lock_waits.apply_limit()
+                yield cursor
 
     def _horizon(self) -> int:
         return int(prepared.fetch_all(_HORIZON)[0][0])
