@@ -6,12 +6,14 @@ import asyncio
 import contextlib
 import time
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import structlog
 from redis.exceptions import RedisError
 
 from dispatch.core.redis.channel_layer import GuardedChannelLayer
-from dispatch.core.redis.client import CircuitOpen, breaker
+from dispatch.core.redis.client import CircuitOpen, breaker, client
 from tests.harness.redis_proxy import TIMEOUT_S, RedisProxy, redis_proxy
 from tests.support.waiting import PATIENCE
 
@@ -116,6 +118,49 @@ def test_sockets_that_join_while_the_connection_is_lost_hear_as_the_others_do(
 
     assert asyncio.run(hear()) == {"hello"}
     assert "RuntimeError" not in caplog.text, "two tasks read one connection"
+
+
+def test_a_server_that_refuses_the_channels_is_asked_once_per_second(redis_proxy: RedisProxy) -> None:
+    """Since Redis 7, a new user of its ACL may use no channel until it is given some."""
+    with redis_proxy.direct():
+        client().execute_command("ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "resetchannels")
+    address = urlsplit(redis_proxy.url)
+    url = f"redis://limited:secret@127.0.0.1:{redis_proxy.port}{address.path}"
+
+    async def lost_twice() -> float:
+        layer: Any = GuardedChannelLayer(hosts=[url], prefix="test-channels")
+        with structlog.testing.capture_logs() as logs:
+            await layer.new_channel()
+            moments: list[float] = []
+            async with asyncio.timeout(PATIENCE):
+                while len(moments) < 2:
+                    if len(logs) > len(moments):
+                        moments.append(time.monotonic())
+                    await asyncio.sleep(0)
+        await layer.flush()
+        assert {entry["event"] for entry in logs} == {"subscription_lost"}
+        return moments[1] - moments[0]
+
+    try:
+        assert asyncio.run(lost_twice()) > 0.5
+    finally:
+        with redis_proxy.direct():
+            client().execute_command("ACL", "DELUSER", "limited")
+
+
+def test_a_layer_that_was_flushed_hears_again(redis_proxy: RedisProxy) -> None:
+    async def hear() -> dict[str, Any]:
+        layer: Any = layer_of(redis_proxy)
+        await join(layer)
+        await layer.flush()
+        channel = await join(layer)
+        await layer.group_send("organization.1", {"type": "hello"})
+        async with asyncio.timeout(PATIENCE):
+            message: dict[str, Any] = await layer.receive(channel)
+        await layer.flush()
+        return message
+
+    assert asyncio.run(hear()) == {"type": "hello"}
 
 
 def test_leaving_a_group_never_fails(redis_proxy: RedisProxy) -> None:

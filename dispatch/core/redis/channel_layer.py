@@ -34,7 +34,7 @@ log = structlog.get_logger(__name__)
 _FAILURES: tuple[type[Exception], ...] = (*REDIS_ERRORS, OSError)
 # How long one read of a subscription waits, until the next check whether the connection must be tested (seconds).
 _READ_S = 1.0
-# How long to wait after a new subscription failed (seconds).
+# How long to wait after a new subscription failed, also at its first read (seconds).
 _PAUSE_S = 1.0
 
 
@@ -77,6 +77,7 @@ class GuardedConnection(RedisSingleShardConnection):
         self.url: str = host["address"]
         super().__init__({**_limits(self.url), **_host(self.url)}, channel_layer)
         self._subscriber: Redis | None = None
+        self._opened_at = 0.0  # when the subscription was opened, in the loop's time
 
     async def publish(self, channel: str, message: bytes) -> None:
         await self._guard(super().publish, channel, message)
@@ -98,6 +99,7 @@ class GuardedConnection(RedisSingleShardConnection):
         pubsub, subscriber = self._pubsub, self._subscriber
         self._subscriber = None
         await super().flush()  # ends the receiver
+        self._pubsub = None
         if pubsub is not None:
             await pubsub.aclose()
         if subscriber is not None:
@@ -140,7 +142,7 @@ class GuardedConnection(RedisSingleShardConnection):
             with contextlib.suppress(*_FAILURES):
                 await pubsub.aclose()
             raise
-        self._pubsub = pubsub
+        self._pubsub, self._opened_at = pubsub, asyncio.get_running_loop().time()
         self._ensure_receiver()
 
     async def _drop(self, pubsub: PubSub | None) -> None:
@@ -178,6 +180,8 @@ class GuardedConnection(RedisSingleShardConnection):
                     log.warning("subscription_lost", error=str(error), channels=len(self._subscribed_to))
                 async with self._lock:  # not while a socket subscribes with it
                     await self._drop(pubsub)
+                if asyncio.get_running_loop().time() - self._opened_at < _PAUSE_S:  # the server refuses it
+                    await asyncio.sleep(_PAUSE_S)
 
     async def _guard(self, operation: Callable[..., Awaitable[None]], *args: Any) -> None:
         circuit = breaker(self.url)
