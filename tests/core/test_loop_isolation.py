@@ -53,6 +53,7 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 HERE = "tests/core/test_loop_isolation.py"
 LOCK_WAIT = "SET lock_timeout = '300ms'"
+LOCK_WAIT_AS_BEFORE = "RESET lock_timeout"  # other tests get the connection from the pool
 
 
 @dataclass(frozen=True)
@@ -486,7 +487,10 @@ def test_bad_rows_of_an_organization_stop_no_other(
     def step() -> None:
         with connections["default"].cursor() as cursor:
             cursor.execute(LOCK_WAIT)
-        loop.step()
+            try:
+                loop.step()
+            finally:
+                cursor.execute(LOCK_WAIT_AS_BEFORE)
 
     def passes() -> bool:
         ends_while_held([locked], step)
@@ -554,10 +558,12 @@ def test_no_loop_fails_if_all_rows_of_an_organization_are_locked(monkeypatch: py
                 continue
             with connection.cursor() as cursor:
                 cursor.execute(LOCK_WAIT)
-            try:
-                loop.step()
-            except DatabaseError as error:
-                failed[loop.name] = str(error)
+                try:
+                    loop.step()
+                except DatabaseError as error:
+                    failed[loop.name] = str(error)
+                finally:
+                    cursor.execute(LOCK_WAIT_AS_BEFORE)
     assert failed == {}
 
 
