@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dispatch.core.web.server import prepare_server
+import asyncio
+import gc
+from typing import Any
+
+import uvicorn
+
+from dispatch.core.web.server import Server, prepare_server
 
 
 def test_a_proxy_in_front_ends_idle_connections_first() -> None:
@@ -12,3 +18,27 @@ def test_a_proxy_in_front_ends_idle_connections_first() -> None:
     assert (config.host, config.port, config.forwarded_allow_ips, sockets) == (
         "127.0.0.1", 8123, "10.0.0.0/8", None
     )  # fmt: skip
+
+
+def test_collections_begin_when_the_server_listens_and_never_visit_what_was_loaded() -> None:
+    loaded: list[Any] = [[]]
+    gc.disable()
+    try:
+        asyncio.run(_start_and_stop())
+        assert gc.isenabled()
+    finally:
+        gc.enable()
+    assert not any(known is loaded for known in gc.get_objects())
+
+
+async def _start_and_stop() -> None:
+    config = uvicorn.Config(_refuse, port=0, lifespan="off", log_config=None)
+    config.load()
+    server = Server(config)
+    server.lifespan = config.lifespan_class(config)
+    await server.startup()
+    await server.shutdown()
+
+
+async def _refuse(scope: Any, receive: Any, send: Any) -> None:
+    raise AssertionError("No request was made.")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -31,6 +32,12 @@ class Server(uvicorn.Server):
 
     _event_loop: asyncio.AbstractEventLoop | None = None
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and collect garbage from now on, without what was loaded: it stays until the end."""
+        await super().startup(sockets)
+        gc.freeze()
+        gc.enable()
+
     async def main_loop(self) -> None:
         """Serve until a signal arrives."""
         self._ended = asyncio.Event()
@@ -48,7 +55,11 @@ class Server(uvicorn.Server):
 
 
 def main() -> None:
-    """Run the server with the arguments of the command line."""
+    """Run the server with the arguments of the command line.
+
+    The application is loaded without garbage collection, which would take a tenth of that time.
+    """
+    gc.disable()
     config, sockets = prepare_server()
     Server(config).run(sockets=sockets)
 
