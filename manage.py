@@ -45,6 +45,10 @@ def main() -> None:
     if sys.argv[1:2] == ["demo"] and not os.environ.get("DATABASE_URL"):
         os.environ.setdefault("DISPATCH_DATA_DIR", str(Path(__file__).resolve().parent / ".data" / DEMO_FOLDER))
 
+    if sys.argv[1:2] == ["web"]:
+        from dispatch.core.db import session_limits
+
+        session_limits.prepare_web()
     try:
         if sys.argv[1:] and sys.argv[1] not in NEED_NO_SERVERS:
             refuse_missing_servers(os.environ)

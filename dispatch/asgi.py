@@ -10,27 +10,27 @@ from django.apps import apps
 from dispatch.core.db import session_limits
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "dispatch.settings")
-# Requests and sockets use more threads than there should be connections, so this process uses a connection pool.
-THREADS = int(os.environ.setdefault("DB_POOL_SIZE", "16")) or 16
 if not apps.ready:  # else logging would be configured twice, and loggers in use would keep the first setup
-    session_limits.apply(session_limits.WEB)
+    session_limits.prepare_web()
     django.setup(set_prefix=False)
 
-from django.conf import settings  # noqa: E402
-from django.urls import reverse  # noqa: E402
+from django.conf import settings
+from django.urls import reverse
 
-from dispatch.core.web import health  # noqa: E402  (needs the apps that the lines above load)
-from dispatch.core.web.asgi_handler import ThreadedASGIHandler  # noqa: E402
-from dispatch.core.web.bare_handler import BareHandler  # noqa: E402
-from dispatch.core.web.body_limits import BodyLimitMiddleware  # noqa: E402
-from dispatch.core.web.charsets import CharsetMiddleware  # noqa: E402
-from dispatch.core.web.http_metrics import HttpMetrics, SocketMetrics  # noqa: E402
-from dispatch.core.web.probes import Probes  # noqa: E402
-from dispatch.core.zips import load_zip_codes  # noqa: E402
-from dispatch.outbox import processor  # noqa: E402
-from dispatch.telephony.webhook_route import WebhookRoute  # noqa: E402
-from notifications.routing import websocket  # noqa: E402
+from dispatch.core.web import health
+from dispatch.core.web.asgi_handler import ThreadedASGIHandler
+from dispatch.core.web.bare_handler import BareHandler
+from dispatch.core.web.body_limits import BodyLimitMiddleware
+from dispatch.core.web.charsets import CharsetMiddleware
+from dispatch.core.web.http_metrics import HttpMetrics, SocketMetrics
+from dispatch.core.web.probes import Probes
+from dispatch.core.zips import load_zip_codes
+from dispatch.outbox import processor
+from dispatch.telephony.webhook_route import WebhookRoute
+from notifications.routing import websocket
 
+# Requests and sockets use more threads than there should be connections, so this process uses a connection pool.
+THREADS = settings.DB_POOL_SIZE or session_limits.WEB_THREADS
 webhooks = BareHandler("/telephony/", "dispatch.telephony.urls", settings.WEBHOOK_MIDDLEWARE)
 reports = WebhookRoute(ThreadedASGIHandler(THREADS, webhooks), webhooks)
 http = HttpMetrics(

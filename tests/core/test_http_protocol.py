@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import pytest
 import requests
 
-from dispatch.core.web.server import prepare_server
+from dispatch.core.web.server import configure_server
 from tests.support.waiting import PATIENCE
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -75,5 +75,5 @@ def test_pipelined_requests_are_answered(app_url):
 
 
 def test_the_web_process_limits_headers():
-    config, _ = prepare_server([])
+    config = configure_server("127.0.0.1", 8000)
     assert config.http.__name__ == "HeaderLimitProtocol"

@@ -8,16 +8,14 @@ from typing import Any
 
 import uvicorn
 
-from dispatch.core.web.server import Server, prepare_server
+from dispatch.core.web.server import Server, configure_server
 
 
 def test_a_proxy_in_front_ends_idle_connections_first() -> None:
     """Otherwise its next request meets a connection that is being closed, and the client gets a 502."""
-    config, sockets = prepare_server(["--host", "127.0.0.1", "--port", "8123", "--trust-proxy", "10.0.0.0/8"])
+    config = configure_server("127.0.0.1", 8123, "10.0.0.0/8")
     assert config.timeout_keep_alive > 120, "Caddy's; nginx and AWS have 60 s"
-    assert (config.host, config.port, config.forwarded_allow_ips, sockets) == (
-        "127.0.0.1", 8123, "10.0.0.0/8", None
-    )  # fmt: skip
+    assert (config.host, config.port, config.forwarded_allow_ips) == ("127.0.0.1", 8123, "10.0.0.0/8")
 
 
 def test_collections_begin_when_the_server_listens_and_never_visit_what_was_loaded() -> None:

@@ -8,6 +8,7 @@ be idle. They depend on the kind of process; migrations and other commands wait 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from django.conf import settings
@@ -32,6 +33,8 @@ _SERVER = {
 _PLANNER = {"jit": "off"}
 
 WEB, BACKGROUND = "web", "background"
+# The request threads of a web process, and the size of its pool of connections, if DB_POOL_SIZE is not set.
+WEB_THREADS = 16
 _kind = ""
 
 
@@ -39,6 +42,12 @@ def apply(kind: str) -> None:
     """Use the limits of this kind of process, WEB or BACKGROUND, for new connections."""
     global _kind
     _kind = kind
+
+
+def prepare_web() -> None:
+    """Use the limits of a web process, and its pool of connections. Call it before the settings are loaded."""
+    apply(WEB)
+    os.environ.setdefault("DB_POOL_SIZE", str(WEB_THREADS))
 
 
 def is_web() -> bool:

@@ -15,13 +15,12 @@ import structlog
 from django.conf import settings
 from django.db import DEFAULT_DB_ALIAS, DatabaseError, connections
 
+from dispatch.core.db.session_limits import WEB_THREADS
 from dispatch.core.runtime.fair_threads import FairThreads
 from dispatch.core.runtime.loops import Loop, Service, all_loops
 
 log = structlog.get_logger(__name__)
 
-# The request threads of a web process if DB_POOL_SIZE is not set.
-WEB_POOL = 16
 # The thread that applies webhooks in groups.
 WEBHOOK_GROUPS = 1
 # The connections of a web process's probes, outside its pool: one is kept, one is opened for each probe of writes.
@@ -49,7 +48,7 @@ class Connections(NamedTuple):
 
 def of_web() -> int:
     """Return the most connections of one web process."""
-    return (settings.DB_POOL_SIZE or WEB_POOL) + WEBHOOK_GROUPS + PROBES
+    return (settings.DB_POOL_SIZE or WEB_THREADS) + WEBHOOK_GROUPS + PROBES
 
 
 def of_worker(queue: str) -> int:

@@ -5,11 +5,9 @@ The supervisor holds that socket open, so that no connection is refused during a
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import gc
 import socket
-from collections.abc import Sequence
 from contextlib import suppress
 from types import FrameType
 
@@ -54,41 +52,31 @@ class Server(uvicorn.Server):
             self._event_loop.call_soon_threadsafe(self._ended.set)
 
 
-def main() -> None:
-    """Run the server with the arguments of the command line.
+def run_server(host: str, port: int, *, fd: int | None = None, trusted_proxies: str = "") -> None:
+    """Serve on this address, or on the inherited listening socket `fd`, until a signal arrives.
 
-    The application is loaded without garbage collection, which would take a tenth of that time.
+    `trusted_proxies`: addresses of proxies whose X-Forwarded-For counts. The application is loaded without garbage
+    collection, which would take a tenth of that time.
     """
     gc.disable()
-    config, sockets = prepare_server()
-    Server(config).run(sockets=sockets)
+    sockets = None if fd is None else [socket.socket(fileno=fd)]
+    Server(configure_server(host, port, trusted_proxies)).run(sockets=sockets)
 
 
-def prepare_server(arguments: Sequence[str] | None = None) -> tuple[uvicorn.Config, list[socket.socket] | None]:
-    """Return uvicorn's configuration, and the inherited sockets, if any."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--fd", type=int, help="an inherited listening socket, instead of an address")
-    parser.add_argument("--trust-proxy", default="", help="trusted proxy addresses for X-Forwarded-For")
-    given = parser.parse_args(arguments)
-    config = uvicorn.Config(
+def configure_server(host: str, port: int, trusted_proxies: str = "") -> uvicorn.Config:
+    """Return uvicorn's configuration."""
+    return uvicorn.Config(
         "dispatch.asgi:application",
-        host=given.host,
-        port=given.port,
+        host=host,
+        port=port,
         http=HeaderLimitProtocol,
         lifespan="on",
         log_config=None,  # Django's settings configure the logs
         access_log=False,
-        proxy_headers=bool(given.trust_proxy),
-        forwarded_allow_ips=given.trust_proxy or None,
+        proxy_headers=bool(trusted_proxies),
+        forwarded_allow_ips=trusted_proxies or None,
         timeout_keep_alive=IDLE_S,
         timeout_graceful_shutdown=GRACE_S,
         ws_max_size=MAX_FRAME_BYTES,
         ws_per_message_deflate=False,  # live updates are short: a compressor per socket costs more than it saves
     )
-    return config, None if given.fd is None else [socket.socket(fileno=given.fd)]
-
-
-if __name__ == "__main__":
-    main()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import stat
-import sys
 from typing import Any
 
 from django.conf import settings
@@ -12,12 +11,13 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dispatch.core.db import session_limits
 from dispatch.core.runtime import connection_budget, preflight
+from dispatch.core.web.server import run_server
 
 LAST_PORT = 65_535
 
 
 class Command(BaseCommand):
-    """Check the configuration, then replace this process with the web server."""
+    """Check the configuration, then run the web server."""
 
     help = "Serves pages, API, webhooks and web sockets with uvicorn until stopped."
     requires_system_checks = ()
@@ -32,19 +32,12 @@ class Command(BaseCommand):
             raise CommandError(f"Can't listen on port {options['port']}: a port is a number up to {LAST_PORT}.")
         if options["fd"] is not None and not _is_socket(options["fd"]):
             raise CommandError(f"--fd {options['fd']} is not an inherited socket.")
-        session_limits.apply(session_limits.WEB)
+        if not session_limits.is_web():
+            raise CommandError("Start the web process with manage.py: it prepares the settings for it.")
         preflight.check()
         connection_budget.warn_if_too_many("web", connection_budget.of_web())
-        # Executed, not imported, because the web process has different database settings (see asgi.py).
-        command = [sys.executable, "-m", "dispatch.core.web.server"]
-        if options["fd"] is None:
-            command += ["--host", options["host"], "--port", str(options["port"])]
-        else:
-            command += ["--fd", str(options["fd"])]
-        if settings.BEHIND_PROXY:
-            command += ["--trust-proxy", settings.FORWARDED_ALLOW_IPS]
-        os.chdir(settings.BASE_DIR)
-        os.execv(sys.executable, command)  # noqa: S606  (no shell wanted)
+        trusted = settings.FORWARDED_ALLOW_IPS if settings.BEHIND_PROXY else ""
+        run_server(options["host"], options["port"], fd=options["fd"], trusted_proxies=trusted)
 
 
 def _is_socket(number: int) -> bool:
