@@ -12,6 +12,7 @@ import pytest
 import structlog
 from redis.exceptions import RedisError
 
+from dispatch.core.redis import channel_layer
 from dispatch.core.redis.channel_layer import GuardedChannelLayer
 from dispatch.core.redis.client import CircuitOpen, breaker, client
 from tests.harness.redis_proxy import TIMEOUT_S, RedisProxy, redis_proxy
@@ -146,6 +147,50 @@ def test_a_server_that_refuses_the_channels_is_asked_once_per_second(redis_proxy
     finally:
         with redis_proxy.direct():
             client().execute_command("ACL", "DELUSER", "limited")
+
+
+def test_sockets_leave_a_server_that_hangs_with_its_connections_open(
+    redis_proxy: RedisProxy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sentinels promote another meanwhile, to which new connections lead."""
+    monkeypatch.setattr(channel_layer, "_CHECK_S", 0.2)
+    monkeypatch.setattr(channel_layer, "_ANSWER_S", 0.3)
+
+    async def hear() -> set[str]:
+        layer: Any = layer_of(redis_proxy)
+        channels = [await join(layer)]
+        redis_proxy.hang_open_connections()
+        channels.append(await join(layer))  # nothing is lost yet, so this joins the dead connection
+        others: Any = GuardedChannelLayer(hosts=[redis_proxy.upstream_url], prefix="test-channels")
+        heard = [asyncio.create_task(layer.receive(channel)) for channel in channels]
+        async with asyncio.timeout(PATIENCE):
+            while not all(task.done() for task in heard):
+                await others.group_send("organization.1", {"type": "hello"})
+                await asyncio.sleep(0.05)
+        await others.flush()
+        await layer.flush()
+        return {(await task)["type"] for task in heard}
+
+    assert asyncio.run(hear()) == {"hello"}
+
+
+def test_a_quiet_server_keeps_its_subscription(redis_proxy: RedisProxy, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel_layer, "_CHECK_S", 0.1)
+    monkeypatch.setattr(channel_layer, "_READ_S", 0.05)
+
+    async def connections() -> int:
+        layer: Any = layer_of(redis_proxy)
+        await join(layer)
+        before = redis_proxy.answered
+        async with asyncio.timeout(PATIENCE):
+            while redis_proxy.answered < before + 10:  # pings
+                await asyncio.sleep(0.05)
+        await layer.flush()
+        return redis_proxy.connections
+
+    with structlog.testing.capture_logs() as logs:
+        assert asyncio.run(connections()) <= 1
+    assert not logs
 
 
 def test_a_layer_that_was_flushed_hears_again(redis_proxy: RedisProxy) -> None:

@@ -38,7 +38,7 @@ class RedisProxy:
     """Forwards bytes to `upstream_url` until told to misbehave; a mode applies to open connections as well.
 
     `unanswered`: connections on which a command was received and never forwarded: each is one time-out of a
-    client. `connections`: how many were accepted. `refused`: whether the port is closed.
+    client. `connections`: how many were accepted. `answered`: how many replies of the server were passed on.
     """
 
     def __init__(self, upstream_url: str) -> None:
@@ -53,6 +53,7 @@ class RedisProxy:
         self.connections = self.cuts = 0
         self.unanswered_at: list[float] = []  # in monotonic seconds
         self._mode, self._delay_s, self._marker, self._cuts_left = "pass", 0.0, b"", 0
+        self._hung_until = self.answered = 0
         self._lock = threading.Lock()
         self._threads: list[threading.Thread] = []
         self._closed = threading.Event()
@@ -62,6 +63,10 @@ class RedisProxy:
     def hang(self) -> None:
         """Accepts connections and commands, forwards nothing, never answers."""
         self._mode = "hang"
+
+    def hang_open_connections(self) -> None:
+        """Forward nothing more on the connections that are open now. New ones pass everything on."""
+        self._hung_until = self.connections
 
     def answer_late(self, delay_s: float) -> None:
         """Forwards each command at once and holds its answer back for `delay_s`."""
@@ -134,7 +139,10 @@ class RedisProxy:
                 return
             with self._lock:
                 self.connections += 1
-            thread = threading.Thread(target=self._serve, args=(downstream,), name="redis-proxy", daemon=True)
+                number = self.connections
+            thread = threading.Thread(
+                target=self._serve, args=(downstream, number), name="redis-proxy", daemon=True
+            )
             self._threads.append(thread)
             thread.start()
 
@@ -147,9 +155,9 @@ class RedisProxy:
             (self._upstream.get("host", "localhost"), self._upstream.get("port", 6379))
         )
 
-    def _serve(self, downstream: socket.socket) -> None:
+    def _serve(self, downstream: socket.socket, number: int) -> None:
         with downstream, suppress(OSError), self._connect() as upstream:
-            _Connection(self, downstream, upstream).run()
+            _Connection(self, downstream, upstream, number).run()
 
     def _counts_cut(self, request: bytes) -> bool:
         with self._lock:
@@ -167,8 +175,10 @@ class RedisProxy:
 class _Connection:
     """One client's connection and its counterpart to the server."""
 
-    def __init__(self, proxy: RedisProxy, downstream: socket.socket, upstream: socket.socket) -> None:
-        self.proxy, self.downstream, self.upstream = proxy, downstream, upstream
+    def __init__(
+        self, proxy: RedisProxy, downstream: socket.socket, upstream: socket.socket, number: int
+    ) -> None:
+        self.proxy, self.downstream, self.upstream, self.number = proxy, downstream, upstream, number
         self.held: list[tuple[float, bytes]] = []  # answers and the moments at which they may pass
         self.is_unanswered = self.is_cut = False
 
@@ -186,7 +196,7 @@ class _Connection:
         request = self.downstream.recv(_CHUNK)
         if not request:
             return False
-        if self.proxy._mode == "hang":
+        if self.proxy._mode == "hang" or self.number <= self.proxy._hung_until:
             if not self.is_unanswered:
                 self.is_unanswered = True
                 self.proxy.unanswered_at.append(time.monotonic())
@@ -199,6 +209,9 @@ class _Connection:
         answer = self.upstream.recv(_CHUNK)
         if not answer:
             return False
+        if self.number <= self.proxy._hung_until:
+            return True
+        self.proxy.answered += 1
         if self.is_cut:  # a reset, not an orderly end
             self.downstream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             return False

@@ -34,12 +34,15 @@ log = structlog.get_logger(__name__)
 _FAILURES: tuple[type[Exception], ...] = (*REDIS_ERRORS, OSError)
 # How long one read of a subscription waits, until the next check whether the connection must be tested (seconds).
 _READ_S = 1.0
+# How long the server of a subscription may be silent before it is asked for an answer, and how long it then has
+# (seconds). The kernel of a host that hangs acknowledges what is sent, so the connection itself raises nothing.
+_CHECK_S, _ANSWER_S = 15.0, 5.0
 # How long to wait after a new subscription failed, also at its first read (seconds).
 _PAUSE_S = 1.0
 
 
 def _limits(url: str) -> dict[str, Any]:
-    limits: dict[str, Any] = {"socket_timeout": settings.REDIS_TIMEOUT_S, "health_check_interval": 15}
+    limits: dict[str, Any] = {"socket_timeout": settings.REDIS_TIMEOUT_S, "health_check_interval": _CHECK_S}
     limits["socket_connect_timeout"] = settings.REDIS_TIMEOUT_S
     limits["retry"] = Retry(NoBackoff(), 1, supported_errors=(ConnectionError,))  # a timeout is not retried
     return limits | keepalive(url)
@@ -167,6 +170,7 @@ class GuardedConnection(RedisSingleShardConnection):
                     self._receive_message(
                         await pubsub.get_message(ignore_subscribe_messages=True, timeout=_READ_S)
                     )
+                    self._check_answers(pubsub)
                 elif self._subscribed_to:
                     await self._guard(self._take_over)
                 else:  # the next subscription starts another receiver
@@ -182,6 +186,15 @@ class GuardedConnection(RedisSingleShardConnection):
                     await self._drop(pubsub)
                 if asyncio.get_running_loop().time() - self._opened_at < _PAUSE_S:  # the server refuses it
                     await asyncio.sleep(_PAUSE_S)
+
+    def _check_answers(self, pubsub: PubSub) -> None:
+        """Raise ConnectionError if the server has not answered the library's PING in time."""
+        if pubsub.connection is None:  # closed meanwhile
+            return
+        # The library pings from this time on, which each answer delays.
+        asked_at = max(pubsub.connection.next_health_check, self._opened_at)
+        if asyncio.get_running_loop().time() > asked_at + _ANSWER_S:
+            raise ConnectionError("Redis does not answer.")
 
     async def _guard(self, operation: Callable[..., Awaitable[None]], *args: Any) -> None:
         circuit = breaker(self.url)
