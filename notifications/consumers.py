@@ -7,14 +7,16 @@ objects:
 - {"type": "welcome", "organization", "unread", "alerts": [notification…], "last_event_id", "now", "floor"}: sent
   once
 - {"type": "notification", "id", …}: a new notification, or one missed since `last_event_id`, in the order of ids
-- {"type": "changed", "id", …}: a notification that was read, acknowledged or resolved, here or elsewhere
+- {"type": "changed", "id", …}: a notification that was read, acknowledged or resolved, here or elsewhere.
+  That of an open alert comes with the next beat if it was lost
 - {"type": "repeat", "id", …}: an unacknowledged alert, to be shown and sounded again
 - {"type": "events", "items": [live update…]}: live updates of jobs, technicians and so on (see `live_updates`),
   including those missed since the event `since`, which is the last `floor` received or the page's data-since
 - {"type": "refetch"}: too many live updates were missed to send them; the page fetches everything
 - {"type": "beat", "now", "floor"}: every SOCKET_RECHECK_S; `now` is the server's clock in Unix milliseconds
 
-`last_event_id` is the `id` of the last notification received. Clients use it to drop duplicates.
+`last_event_id` is the `id` of the last notification received. Clients use it to drop duplicates. If the one in
+`welcome` is lower, the database was restored or has lost its last commits, and ids are used again.
 Clients send {"type": "ping"} and get {"type": "pong"}.
 Close codes: 4401 (no longer signed in, or the second factor is missing), 4403 (not a member of the organization),
 4429 (the organization has too many open sockets).
@@ -27,6 +29,7 @@ import contextlib
 import json
 import random
 import time
+from collections.abc import Collection
 from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
@@ -69,13 +72,19 @@ class Missed:
     """The notifications and live updates that a socket may have missed.
 
     `rows`: at most `BATCH` notifications. `hints`: the live updates above the socket's floor. `complete`: whether
-    those are all. `floor`: the floor for the next check.
+    those are all. `floor`: the floor for the next check. `ended`: alerts that the page shows as open and that were
+    acknowledged or have ended.
     """
 
     rows: list[dict[str, Any]]
     hints: list[dict[str, Any]]
     complete: bool
     floor: int
+    ended: list[dict[str, Any]]
+
+
+def _is_open(row: dict[str, Any]) -> bool:
+    return not (row["acknowledged_at"] or row["settled_at"])
 
 
 class NotificationsConsumer(AsyncJsonWebsocketConsumer):
@@ -101,14 +110,12 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         await self.channel_layer.group_add(self.group, self.channel_name)
         await self.accept()
         joined = time.monotonic()
-        last, since = read_id(query.get("last_event_id")), read_id(query.get("since"))
-        welcome = await self._welcome()
-        self.last_id = welcome["last_event_id"] if last is None else last
-        self.floor = welcome["floor"] if since is None else since
         self.sent_ids: set[int] = set()  # ids of events above the floor that were sent on this socket
         self.waiting: list[dict[str, Any]] = []
+        welcome = await self._welcome(read_id(query.get("last_event_id")), read_id(query.get("since")))
+        self.open_alerts = {row["id"] for row in welcome["alerts"]}  # those that the page shows as open
         await self.send_json(welcome)
-        await self._send_new(await self._missed(joined))
+        await self._send_new(await self._missed(joined, frozenset()))
         self.watch = asyncio.create_task(self._watch_updates())
 
     async def dispatch(self, message: dict[str, Any]) -> None:
@@ -148,12 +155,12 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         await self._send_missed()
 
     async def notifications_changed(self, message: dict[str, Any]) -> None:
-        for row in await self._own(message["ids"]):
-            await self.send_json({"type": "changed", **row})
+        await self._send_changed(await self._own(message["ids"]))
 
     async def notifications_repeated(self, message: dict[str, Any]) -> None:
         for row in await self._own(message["ids"]):
-            if not (row["acknowledged_at"] or row["settled_at"]):
+            if _is_open(row):
+                self._note_alert(row)
                 await self.send_json({"type": "repeat", **row})
 
     async def events_happened(self, message: dict[str, Any]) -> None:
@@ -176,7 +183,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
             # Add jitter: sockets that opened together would otherwise keep checking together.
             await asyncio.sleep(settings.SOCKET_RECHECK_S * random.random())
             while True:
-                refused, missed = await self._check_again()
+                refused, missed = await self._check_again(frozenset(self.open_alerts))
                 if refused:
                     await self.close(code=refused)
                     return
@@ -204,13 +211,27 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         for row in rows:
             if row["id"] > self.last_id:
                 self.last_id = row["id"]
+                self._note_alert(row)
                 await self.send_json({"type": "notification", **row})
 
+    async def _send_changed(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            self._note_alert(row)
+            await self.send_json({"type": "changed", **row})
+
+    def _note_alert(self, row: dict[str, Any]) -> None:
+        """Note whether the page shows the notification as an open alert, once the row was sent."""
+        if row["level"] == Notification.Level.CRITICAL and _is_open(row):
+            self.open_alerts.add(row["id"])
+        else:
+            self.open_alerts.discard(row["id"])
+
     async def _send_new(self, missed: Missed) -> None:
-        """Send notifications and live updates that this socket has not sent yet."""
+        """Send notifications, changes of alerts and live updates that this socket has not sent yet."""
         await self._send_rows(missed.rows)
         if len(missed.rows) == BATCH:
             await self._send_missed()
+        await self._send_changed([row for row in missed.ended if row["id"] in self.open_alerts])
         fresh = [hint for hint in missed.hints if hint["id"] not in self.sent_ids]
         if missed.complete and len(fresh) <= live_updates.MAX_MISSED:
             self.waiting = [*fresh, *self.waiting]
@@ -230,22 +251,27 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
             await self.send_json({"type": "events", "items": fresh})
 
     @database_sync_to_async
-    def _check_again(self) -> tuple[int, Missed]:
+    def _check_again(self, open_alerts: Collection[int]) -> tuple[int, Missed]:
         """Check access (see `_enter`) and read what was missed, in one database thread."""
         if refused := self._may_listen():
-            return refused, Missed([], [], True, self.floor)
+            return refused, Missed([], [], True, self.floor, [])
         limits.admit_socket(self.organization_id, self.channel_name)  # renews it; an open socket stays open
-        return 0, self._read_missed(time.monotonic() - SHARED_S)
+        return 0, self._read_missed(time.monotonic() - SHARED_S, open_alerts)
 
     @database_sync_to_async
-    def _missed(self, joined: float) -> Missed:
-        return self._read_missed(joined)
+    def _missed(self, joined: float, open_alerts: Collection[int]) -> Missed:
+        return self._read_missed(joined, open_alerts)
 
-    def _read_missed(self, not_before: float) -> Missed:
+    def _read_missed(self, not_before: float, open_alerts: Collection[int]) -> Missed:
         updates, complete = live_updates.missed_updates(self.organization_id, self.floor, not_before)
-        return Missed(
-            self._rows_after(self.last_id), updates, complete, live_updates.update_floor(self.organization_id)
-        )
+        rows, floor = self._rows_after(self.last_id), live_updates.update_floor(self.organization_id)
+        return Missed(rows, updates, complete, floor, self._ended(open_alerts))
+
+    def _ended(self, open_alerts: Collection[int]) -> list[dict[str, Any]]:
+        if not open_alerts:
+            return []
+        known = self._rows().filter(pk__in=open_alerts)
+        return self._serialize(known.exclude(acknowledged_at=None, settled_at=None))
 
     @database_sync_to_async
     def _enter(self) -> int:
@@ -280,17 +306,25 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         return with_asked_at(mine.select_related("acknowledged_by"))
 
     @database_sync_to_async
-    def _welcome(self) -> dict[str, Any]:
-        newest = self._rows().order_by("-id").values_list("pk", flat=True).first()
+    def _welcome(self, last_id: int | None, since: int | None) -> dict[str, Any]:
+        """Return the first message, and go on after the notification and the event that the page named.
+
+        Ids above the newest belong to commits that the database has lost, and are used again.
+        """
+        newest = self._rows().order_by("-id").values_list("pk", flat=True).first() or 0
+        floor = live_updates.update_floor(self.organization_id)
+        self.last_id = newest if last_id is None else min(last_id, newest)
+        is_known = since is not None and since <= live_updates.newest_event(self.organization_id)
+        self.floor = since if since is not None and is_known else floor
         alerts = self._rows().filter(level="critical", acknowledged_at=None, settled_at=None)
         return {
             "type": "welcome",
             "organization": self.slug,
             "unread": services.unread_of(self.user, self.organization_id).count(),
             "alerts": self._serialize(alerts[:BATCH]),
-            "last_event_id": newest or 0,
+            "last_event_id": newest,
             "now": clock.now_ms(),
-            "floor": live_updates.update_floor(self.organization_id),
+            "floor": floor,
         }
 
     @database_sync_to_async

@@ -84,6 +84,12 @@ def update_floor(organization_id: int) -> int:
     return floor
 
 
+def newest_event(organization_id: int) -> int:
+    """Return the id of the organization's newest event, or 0."""
+    newest = Event.objects.filter(organization_id=organization_id).order_by("-id").values_list("pk", flat=True)
+    return newest.first() or 0
+
+
 def reset() -> None:
     """Clear the cached floors and missed updates (tests)."""
     _floors.clear()

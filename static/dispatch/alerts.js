@@ -364,7 +364,10 @@
   });
   D.on("notification", heard);
   D.on("changed", changed);
-  D.on("repeat", (row) => { if (alerts.has(row.id)) ring(alerts.get(row.id), true); });
+  D.on("repeat", (row) => {
+    if (!alerts.has(row.id)) changed(row); // it has opened again, and that message was lost
+    if (alerts.has(row.id)) ring(alerts.get(row.id), true);
+  });
 
   /* --- sound: two synthesized tones ------------------------------------------------------------------------------ */
   let audio = null;

@@ -162,13 +162,13 @@
     lastHeard = Date.now();
     pinged = 0;
     if (typeof message.now === "number") offset = message.now - Date.now();
-    if (typeof message.floor === "number") since = Math.max(since, message.floor);
+    if (message.type === "welcome") agree(message);
+    else if (typeof message.floor === "number") since = Math.max(since, message.floor);
     if (message.type === "welcome") {
       pause = FIRST_PAUSE_MS;
       const again = connected;
       connected = true;
       show("live");
-      if (!lastNotification) lastNotification = message.last_event_id;
       notify("welcome", message);
       if (again) emit("dispatch:refetch", { why: "reconnected" });
       return;
@@ -180,6 +180,13 @@
       lastNotification = message.id;
     }
     notify(message.type, message);
+  }
+
+  /* Continue from the server's ids. Lower ones than before are those of a restored database, and are used again. */
+  function agree(welcome) {
+    if (welcome.floor < since) seen.clear();
+    since = welcome.floor;
+    if (!lastNotification || welcome.last_event_id < lastNotification) lastNotification = welcome.last_event_id;
   }
 
   function happened(items) {

@@ -25,7 +25,7 @@ from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.core.redis.client import client
 from notifications import consumers, live_updates, services
-from notifications.models import Notification
+from notifications.models import Alert, Notification
 from tests.api.client import Api
 from tests.notifications.test_alerts import notify, turns_pending
 from tests.support import factories as make
@@ -120,6 +120,40 @@ def test_missed_events_come_first_and_once(app_url, ours):
         turns_pending(ours)
         notify()
         assert hear(socket)["id"] == Notification.objects.order_by("-pk").first().pk
+
+
+def test_a_page_hears_of_alerts_after_the_database_lost_its_last_commits(
+    app_url, ours, monkeypatch, settings
+):
+    """The ids that the page knows are used again, so it hears them as new ones, also if pushes are lost."""
+    settings.SOCKET_RECHECK_S = 0.2
+    with listening(app_url, ours.dispatcher, "?last_event_id=1000000&since=1000000") as socket:
+        assert hear(socket)["last_event_id"] < 1000000
+        monkeypatch.setattr(live_updates, "_publish", lambda *args: None)
+        turns_pending(ours)
+        notify()
+        missing = {"events", "notification"}
+        while missing:
+            missing.discard(hear(socket, "events", "notification")["type"])
+
+
+def test_an_alert_that_a_colleague_acknowledged_ends_although_the_message_was_lost(
+    app_url, ours, monkeypatch, settings
+):
+    settings.SOCKET_RECHECK_S = 0.2
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket)
+        turns_pending(ours)
+        notify()
+        shown = hear(socket)
+        monkeypatch.setattr(live_updates, "_publish", lambda *args: None)
+        alert = Alert.objects.get(notifications=shown["id"])
+        services.acknowledge_alert(alert.pk, user=ours.dispatcher, actor=SYSTEM, via="call")
+        changed = hear(socket)
+        assert (changed["type"], changed["id"]) == ("changed", shown["id"])
+        assert changed["settled_at"] or changed["acknowledged_at"]
+        kinds = [json.loads(socket.recv(timeout=PATIENCE))["type"] for _ in range(3)]
+        assert "changed" not in kinds, "it is said once"
 
 
 def test_lost_live_update_is_caught_up(app_url, ours, monkeypatch, settings):
