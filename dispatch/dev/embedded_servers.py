@@ -29,6 +29,8 @@ DATABASE = "dispatch"
 # Folder of the servers of `make demo` in the data folder, so that it does not use those of `make up`.
 DEMO_FOLDER = "demo"
 START_TIMEOUT_S = 60.0  # for a busy machine
+# Connections that the embedded PostgreSQL allows: enough for the processes of one machine at their maximum.
+MAX_CONNECTIONS = 400
 
 _urls: dict[tuple[str, Path], str] = {}
 
@@ -262,12 +264,22 @@ def _answers(socket: Path) -> bool:
 
 def _start_postgres(folder: Path) -> Any:
     """Return the running server of the folder."""
+    server = _pgserver().get_server(folder, cleanup_mode=None, start=False)
+    server.ensure_pgdata_inited()
+    _allow_connections(folder / "postgresql.conf")
     try:
-        return _pgserver().get_server(folder, cleanup_mode=None)
+        server.start()
     except subprocess.TimeoutExpired:
-        server = _pgserver().get_server(folder, cleanup_mode=None)  # returns the same object
-    _ensure_running(server)
+        _ensure_running(server)
     return server
+
+
+def _allow_connections(configuration: Path) -> None:
+    """Add MAX_CONNECTIONS to the configuration file, once. The last line of a setting counts."""
+    line = f"max_connections = {MAX_CONNECTIONS}"
+    if line not in configuration.read_text().splitlines():
+        with configuration.open("a") as file:
+            file.write(f"{line}\n")
 
 
 def _ensure_running(server: Any) -> None:

@@ -19,6 +19,7 @@ from dispatch.core.db import batcher
 from dispatch.core.runtime import connection_budget
 from dispatch.core.runtime.fair_threads import FairThreads
 from dispatch.core.runtime.loops import Service, all_loops
+from dispatch.dev import embedded_servers
 from dispatch.leads.dialer import Dialer
 from dispatch.outbox.processor import Processor
 from dispatch.outbox.router import Router
@@ -83,6 +84,13 @@ def test_the_compose_file_allows_the_connections_of_its_processes() -> None:
         + most["workers"] + 1  # the autoscaler
     )  # fmt: skip
     assert total <= int(allowed) - 3  # superuser_reserved_connections
+
+
+def test_the_embedded_server_allows_the_connections_of_one_machine() -> None:
+    most = connection_budget.of_machine()
+    others = 3  # `make up` itself, the autoscaler, and the process that submits forms
+    reserved = 3  # superuser_reserved_connections
+    assert sum(most.values()) + others <= embedded_servers.MAX_CONNECTIONS - reserved
 
 
 def test_sizes_limit_the_connections(settings: Any) -> None:

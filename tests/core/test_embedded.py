@@ -131,6 +131,30 @@ def test_interruption_of_the_start_is_no_error(folder: Path) -> None:
     wait_until(lambda: not servers(folder), message="a server was left behind")
 
 
+ALLOWED = (
+    "import sys; from pathlib import Path; from dispatch.dev import embedded_servers as embedded\n"
+    "import psycopg\n"
+    "with psycopg.connect(embedded.postgres_url(Path(sys.argv[1]))) as connection:\n"
+    "    print(connection.execute('SHOW max_connections').fetchone()[0])"
+)
+
+
+def test_embedded_postgresql_allows_the_connections_of_all_processes(folder: Path) -> None:
+    def allowed() -> int:
+        command = [sys.executable, "-c", ALLOWED, str(folder)]
+        return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+
+    assert allowed() == embedded_servers.MAX_CONNECTIONS
+    configuration = folder / "postgres" / "postgresql.conf"
+    set_by_us = f"max_connections = {embedded_servers.MAX_CONNECTIONS}\n"
+    assert configuration.read_text().count(set_by_us) == 1
+    configuration.write_text(configuration.read_text().replace(set_by_us, ""))  # a folder of an older version
+    assert allowed() == embedded_servers.MAX_CONNECTIONS
+    with configuration.open("a") as file:
+        file.write("max_connections = 50\n")
+    assert allowed() == 50  # a later line of the user counts
+
+
 def test_machine_without_an_embedded_valkey_is_told_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "riscv64")
     with pytest.raises(embedded_servers.EmbeddedServerError, match="Set REDIS_URL to an external server"):
