@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
+from collections.abc import Callable, Collection
 from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 from django.db import OperationalError, connection
+from structlog.testing import capture_logs
 
 from dispatch.core import clock, events
 from dispatch.core.events import SYSTEM
@@ -82,6 +86,43 @@ def test_loops_run_at_their_interval_while_a_check_hangs() -> None:
         Loop("hangs", lambda: None, 0.05, due=hangs, rest_s=3600),
     ):
         wait_until(lambda: len(steps) > 4)  # the first check is canceled meanwhile, and the next one hangs as well
+
+
+def test_check_that_hangs_is_reported() -> None:
+    hangs = "(SELECT pg_sleep(60)) IS NULL"
+    with capture_logs() as logs, runs(Loop("hangs", lambda: None, 0.05, due=hangs, rest_s=3600)):
+        wait_until(lambda: [entry for entry in logs if entry["event"] == "due_checks_failed"])
+
+
+def test_late_check_triggers_loops_and_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due_checks, "LATE_S", 0.01)
+    monkeypatch.setattr(due_checks, "CHECK_S", PATIENCE)
+    triggered, answered = threading.Event(), threading.Event()
+
+    class LateChecks(DueChecks):
+        def find_due(self, names: Collection[str]) -> frozenset[str]:
+            assert triggered.wait(PATIENCE)
+            answered.set()
+            return frozenset()
+
+        def _trigger_in_time(self, name: str, trigger: Callable[[str], None]) -> None:
+            triggered.set()
+
+    async def watch() -> None:
+        stopping, notified = asyncio.Event(), asyncio.Event()
+        loop = Loop("rests", lambda: None, PATIENCE, due="false", rest_s=3600)
+        checks = LateChecks([loop])
+        resting = asyncio.create_task(checks.rest(loop, notified))
+        await asyncio.sleep(0)  # the loop begins to rest
+        watching = asyncio.create_task(checks.watch(stopping, lambda name: None))
+        assert await asyncio.to_thread(answered.wait, PATIENCE)
+        stopping.set()
+        notified.set()
+        await asyncio.gather(watching, resting)
+
+    with capture_logs() as logs:
+        asyncio.run(watch())
+    assert [entry for entry in logs if entry["event"] == "due_checks_failed"] == []
 
 
 def end_connection_of_checks() -> bool:

@@ -93,7 +93,8 @@ class DueChecks:
                         due, check = self._answer_of(check), None
                     else:
                         due = None
-                        self._report(None if is_pending else f"no answer within {LATE_S} s")
+                        if is_pending:  # one that is only late, as while the machine starts, is not reported
+                            self._report(f"no answer within {self._check_s} s")
                     for name in names if due is None else due:
                         self._trigger_in_time(name, trigger)
                 tick = max(tick + self._check_s, time.monotonic())
@@ -134,9 +135,9 @@ class DueChecks:
         self._is_failing = False
         return due
 
-    def _report(self, trouble: str | None) -> None:
+    def _report(self, trouble: str) -> None:
         """Log that resting loops run at their intervals, once until a check succeeds."""
-        if trouble and not self._is_failing:
+        if not self._is_failing:
             log.warning("due_checks_failed", error=trouble)
             self._is_failing = True
 
