@@ -66,12 +66,13 @@ def prepare_stack(
     notes: list[str] = []
     _check()
     claim = _claim_data_folder() if usual_ports else None
-    listening = _web_address(notes, usual_ports)  # first, because it may fail and the rest takes time
-    _migrate(notes)
-    _simulator_address(notes, usual_ports)  # last, because nothing reserves that port
+    # The addresses first, because they may be in use, and the rest takes time.
+    for_web = _web_address(notes, usual_ports)
+    for_simulator = _simulator_address(notes, usual_ports) if settings.DEVELOPMENT else None
     base_url, simulator_url = settings.PUBLIC_BASE_URL, settings.SIMULATOR_URL
+    _migrate(notes)
     _seed_or_require_account(history)
-    specs = _specs(listening, stream)
+    specs = _specs(for_web, for_simulator, stream)
     child_environment = {
         **os.environ,
         "DATABASE_URL": os.environ["DATABASE_URL"],
@@ -170,58 +171,53 @@ def _web_address(notes: list[str], usual_ports: bool) -> socket.socket:
     In development, web moves to a free port if its default is taken and was not set explicitly; the settings are
     updated.
     """
-    host = settings.WEB_HOST
+    host, advice = settings.WEB_HOST, "Set a different WEB_PORT or WEB_HOST."
     if not settings.DEVELOPMENT or os.environ.get("PUBLIC_BASE_URL") or os.environ.get("WEB_PORT"):
-        listening = _listen(host, settings.WEB_PORT)
+        listening = _listen(host, settings.WEB_PORT, advice)
     else:
-        try:
-            listening = _listen(host, settings.WEB_PORT if usual_ports else 0)
-        except CannotStart:
-            listening = _listen(host, 0)
-            notes.append(f"Port {settings.WEB_PORT} is in use; web uses {listening.getsockname()[1]}.")
+        listening = _listen_on_usual_or_free_port("web", host, settings.WEB_PORT, notes, usual_ports, advice)
     if settings.DEVELOPMENT and not os.environ.get("PUBLIC_BASE_URL"):
         settings.PUBLIC_BASE_URL = f"http://{host}:{listening.getsockname()[1]}"
     return listening
 
 
-def _simulator_address(notes: list[str], usual_ports: bool) -> None:
-    """Choose the simulator's port in the same way, and update the settings."""
-    if settings.DEVELOPMENT and not os.environ.get("SIMULATOR_URL"):
-        usual = urlsplit(settings.SIMULATOR_URL).port or 0
-        port = _free_port(usual if usual_ports else 0)
-        if usual_ports and port != usual:
-            notes.append(f"Port {usual} is in use; the simulator uses {port}.")
-        settings.SIMULATOR_URL = f"http://127.0.0.1:{port}"
+def _simulator_address(notes: list[str], usual_ports: bool) -> socket.socket:
+    """Return the simulator's socket. Its port is chosen in the same way, unless SIMULATOR_URL is set."""
+    url, advice = urlsplit(settings.SIMULATOR_URL), "Set a different SIMULATOR_URL."
+    host, port = url.hostname or "127.0.0.1", url.port or 80
+    if os.environ.get("SIMULATOR_URL"):
+        return _listen(host, port, advice)
+    listening = _listen_on_usual_or_free_port("the simulator", host, port, notes, usual_ports, advice)
+    settings.SIMULATOR_URL = f"http://{host}:{listening.getsockname()[1]}"
+    return listening
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def _listen_on_usual_or_free_port(
+    name: str, host: str, usual: int, notes: list[str], usual_ports: bool, advice: str
+) -> socket.socket:
+    if not usual_ports:
+        return _listen(host, 0, advice)
+    try:
+        return _listen(host, usual, advice)
+    except CannotStart:
+        listening = _listen(host, 0, advice)
+        notes.append(f"Port {usual} is in use; {name} uses {listening.getsockname()[1]}.")
+        return listening
+
+
+def _listen(host: str, port: int, advice: str) -> socket.socket:
     try:
         return socket.create_server((host, port), backlog=2048)
     except (OSError, OverflowError) as error:
         why = getattr(error, "strerror", None) or "the port must be a number up to 65535"
-        raise CannotStart(
-            f"Can't listen on {host}:{port}: {why}. Set a different WEB_PORT or WEB_HOST."
-        ) from error
+        raise CannotStart(f"Can't listen on {host}:{port}: {why}. {advice}") from error
 
 
-def _free_port(wanted: int) -> int:
-    """Return `wanted` if nothing listens there, otherwise a free port."""
-    for port in (wanted, 0):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return probe.getsockname()[1]
-    raise CannotStart("No free port is available.")
-
-
-def _specs(listening: socket.socket, stream: bool) -> list[ProcessSpec]:
+def _specs(for_web: socket.socket, for_simulator: socket.socket | None, stream: bool) -> list[ProcessSpec]:
     manage = [sys.executable, str(settings.BASE_DIR / "manage.py")]
-    host, port = listening.getsockname()[:2]
+    host, port = for_web.getsockname()[:2]
     reached = "127.0.0.1" if host in ("0.0.0.0", "::") else host  # noqa: S104  (compared, not bound)
-    fd = listening.detach()  # stays open as long as this process
+    fd = for_web.detach()  # stays open as long as this process
     specs = [
         ProcessSpec(
             "web",
@@ -234,24 +230,22 @@ def _specs(listening: socket.socket, stream: bool) -> list[ProcessSpec]:
     ]
     if settings.WORKERS:
         specs.append(ProcessSpec("autoscale", [*manage, "autoscale"], relays=True))
-    if settings.DEVELOPMENT:
-        specs.insert(0, _simulator())
+    if for_simulator is not None:
+        specs.insert(0, _simulator(for_simulator.detach()))
         if stream:
             specs.append(ProcessSpec("forms", [*manage, "demo_stream"]))
     return specs
 
 
-def _simulator() -> ProcessSpec:
+def _simulator(fd: int) -> ProcessSpec:
     config = io.StringIO()
     call_command("simulator_config", stdout=config, skip_checks=True)
-    ready = settings.DATA_DIR / f"simulator-{os.getpid()}.ready"
     command = [
         sys.executable, "-m", "dispatch.dev.simulator", "--quiet",
-        "--port", str(urlsplit(settings.SIMULATOR_URL).port), "--config", config.getvalue().strip(),
-        "--ready-file", str(ready),
+        "--fd", str(fd), "--config", config.getvalue().strip(),
     ]  # fmt: skip
     return ProcessSpec(
-        "simulator", command, ready_file=ready, ready_url=f"{settings.SIMULATOR_URL}/control/state", stop_stage=2
+        "simulator", command, ready_url=f"{settings.SIMULATOR_URL}/control/state", stop_stage=2, pass_fds=(fd,)
     )
 
 

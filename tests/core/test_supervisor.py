@@ -158,18 +158,6 @@ def test_watched_servers_are_checked_and_restarts_reported() -> None:
         wait_until(lambda: "up  | The embedded Valkey had stopped" in out.getvalue())
 
 
-def test_child_without_its_port_is_not_ready_although_another_answers_there(tmp_path: Path) -> None:
-    """The child writes the file itself; another process may answer at the URL."""
-    spec = python("simulator", SLEEP, ready_file=tmp_path / "ready")
-    with Supervisor([spec], out=io.StringIO()) as children, pytest.raises(NotReady, match="simulator"):
-        children.wait_ready(timeout=0.5)
-    writes = python(
-        "simulator", f"open({str(tmp_path / 'ready')!r}, 'w'); " + SLEEP, ready_file=tmp_path / "ready"
-    )
-    with Supervisor([writes], out=io.StringIO()) as children:
-        children.wait_ready(timeout=PATIENCE)
-
-
 def test_a_socket_held_by_the_supervisor_outlives_the_child_that_serves_it() -> None:
     answer_once = (
         "import socket, sys\n"

@@ -22,7 +22,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
@@ -43,15 +42,14 @@ _COLOURS = (36, 33, 32, 35, 34, 96, 93, 92, 95, 94)
 class ProcessSpec:
     """One child process: its command, its readiness check and its place in the shutdown.
 
-    It is ready when it has written `ready_file` and `ready_url` returns 200. The lowest `stop_stage` stops first,
-    and the next stage follows when it has ended. The child inherits the file descriptors in `pass_fds`. A child
-    that `relays` is a supervisor too: its lines include its children's names.
+    It is ready when `ready_url` returns 200. The lowest `stop_stage` stops first, and the next stage follows when
+    it has ended. The child inherits the file descriptors in `pass_fds`, for example of the socket that it serves.
+    A child that `relays` is a supervisor too: its lines include its children's names.
     """
 
     name: str
     command: Sequence[str]
     ready_url: str = ""
-    ready_file: Path | None = None
     stop_stage: int = 0
     pass_fds: tuple[int, ...] = ()
     relays: bool = False
@@ -240,8 +238,6 @@ class Supervisor:
 
     def _start(self, child: _Child) -> None:
         child.started = time.monotonic()
-        if child.spec.ready_file:
-            child.spec.ready_file.unlink(missing_ok=True)
         try:
             child.process = subprocess.Popen(
                 child.spec.command,
@@ -359,8 +355,6 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 def _is_ready(session: requests.Session, spec: ProcessSpec) -> bool:
-    if spec.ready_file and not spec.ready_file.exists():
-        return False
     try:
         return not spec.ready_url or session.get(spec.ready_url, timeout=5).status_code == 200
     except requests.RequestException:

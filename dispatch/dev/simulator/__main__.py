@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import socket
 import sys
 from collections.abc import Callable
 
-from .app import serve
+from .app import listen, serve
 from .config import Config, load
 from .webhooks import is_loopback
 from .world import World
@@ -20,6 +21,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default="127.0.0.1", help="loopback address to listen on")
     parser.add_argument("--port", type=int, default=0, help="0 chooses a free port")
+    parser.add_argument("--fd", type=int, help="an inherited listening socket, instead of an address")
     parser.add_argument("--config", metavar="FILE.json", help="accounts, numbers, handsets, timing")
     parser.add_argument("--seed", type=int, default=1, help="random seed")
     parser.add_argument("--speed", type=float, default=1.0, help="simulated seconds per second")
@@ -45,8 +47,9 @@ def main() -> int:
         parser.error(f"the port must be a number up to 65535, not {given.port}")
     try:
         config = load(given.config)
+        listening = listen(given.host, given.port) if given.fd is None else socket.socket(fileno=given.fd)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            runner.run(_run(config, given))
+            runner.run(_run(config, given, listening))
     except (OSError, ValueError) as error:
         print(f"simulator: {error}", file=sys.stderr)  # noqa: T201
         return 2
@@ -62,7 +65,7 @@ def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-async def _run(config: Config, given: argparse.Namespace) -> None:
+async def _run(config: Config, given: argparse.Namespace, listening: socket.socket) -> None:
     world = World(
         config,
         seed=given.seed,
@@ -71,7 +74,7 @@ async def _run(config: Config, given: argparse.Namespace) -> None:
         allow_remote=given.allow_remote_webhooks,
         quiet=given.quiet,
     )
-    await serve(world, given.host, given.port, given.ready_file, given.leash)
+    await serve(world, listening, given.ready_file, given.leash)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import signal
+import socket
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from .world import World
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 SHUTDOWN_TIMEOUT_SECONDS = 1.0
+BACKLOG = 1024
 
 
 @web.middleware
@@ -84,11 +86,18 @@ def build(world: World) -> web.Application:
     return app
 
 
-async def serve(world: World, host: str, port: int, ready_file: str | None, leash: bool) -> None:
+def listen(host: str, port: int) -> socket.socket:
+    """Return a listening socket. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=BACKLOG)
+
+
+async def serve(world: World, listening: socket.socket, ready_file: str | None, leash: bool) -> None:
     """Serve until SIGTERM or SIGINT (or, on a leash, the end of standard input).
 
-    Raise ValueError if the host is not loopback.
+    Raise ValueError if the socket is not on loopback.
     """
+    host = str(listening.getsockname()[0])
     if not is_loopback(host):
         raise ValueError(f"the simulator listens on loopback only, not on {host}")
     done = asyncio.Event()
@@ -98,8 +107,7 @@ async def serve(world: World, host: str, port: int, ready_file: str | None, leas
     runner = web.AppRunner(build(world), access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS)
     await runner.setup()
     try:
-        site = web.TCPSite(runner, host, port, backlog=1024)
-        await site.start()
+        await web.SockSite(runner, listening, backlog=BACKLOG).start()
         bound = runner.addresses[0]
         shown = f"[{bound[0]}]" if ":" in bound[0] else bound[0]
         base_url = f"http://{shown}:{bound[1]}"
