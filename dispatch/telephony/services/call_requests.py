@@ -20,7 +20,7 @@ from dispatch.core import clock, fault_injection
 from dispatch.core.db import lock_waits, prepared
 from dispatch.core.db.lock_waits import limit_lock_waits, limited_transaction
 from dispatch.core.events import SYSTEM, Actor
-from dispatch.core.runtime import reachability, request_loop
+from dispatch.core.runtime import reachability
 from dispatch.core.runtime.fair_threads import Slot
 from dispatch.core.runtime.queues import enqueue
 from dispatch.telephony import price_sql, providers, sql, webhook_urls
@@ -109,14 +109,6 @@ def start_request(slot: Slot, call: Call) -> None:
     """Request a claimed call from the provider in the process's event loop; a thread writes the outcome."""
     fault_injection.crash_point("telephony.place.claimed")
     CALLS.start_request(slot, _prepare(call), record_outcomes)
-
-
-def request_from_provider(call: Call) -> Call:
-    """Request a claimed call from the provider, wait for the outcome and write it."""
-    fault_injection.crash_point("telephony.place.claimed")
-    answered = request_loop.run(_prepare(call)())
-    (written,) = record_outcomes([answered])
-    return written
 
 
 def record_outcomes(answered: Sequence[AnsweredCall]) -> list[Call]:
