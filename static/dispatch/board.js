@@ -528,19 +528,10 @@
       if (!document.hidden) drawMapSoon();
     }, 20000);
 
-    document.addEventListener("click", (event) => {
-      if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
-      const link = event.target.closest("a[data-open]");
-      if (link) {
-        event.preventDefault();
-        open(link.dataset.open);
-      } else if (event.target.closest("#drawer-close, [data-close-drawer]")) {
-        event.preventDefault();
-        close();
-      } else if (event.target.closest("#map-button")) {
-        event.preventDefault();
-        toggleMap();
-      }
+    D.panel.onClick({
+      "a[data-open]": (link) => open(link.dataset.open),
+      "#drawer-close, [data-close-drawer]": () => close(),
+      "#map-button": () => toggleMap(),
     });
     document.addEventListener("htmx:configRequest", (event) => {
       const { elt, parameters: given } = event.detail;

@@ -78,7 +78,20 @@
     if (!list.hidden) list.closest("details").open = true;
   }
 
-  D.panel = { load, giveUp, isLoading };
+  /* Act on clicks on these elements, as { selector: act }. With a modifier key, a link is followed as usual. */
+  function onClick(acts) {
+    document.addEventListener("click", (event) => {
+      if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
+      for (const [selector, act] of Object.entries(acts)) {
+        const element = event.target.closest(selector);
+        if (!element) continue;
+        event.preventDefault();
+        return act(element);
+      }
+    });
+  }
+
+  D.panel = { load, giveUp, isLoading, onClick };
   document.addEventListener("htmx:beforeSend", requested);
   document.addEventListener("htmx:beforeSend", retryFailed);
   document.addEventListener("htmx:beforeSwap", skipOutdated);

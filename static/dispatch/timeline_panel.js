@@ -74,16 +74,9 @@
     page = document.getElementById("timeline");
     for (const one of document.querySelectorAll(".no-script")) one.hidden = true;
     markOpen();
-    document.addEventListener("click", (event) => {
-      if (event.metaKey || event.ctrlKey || event.shiftKey || event.button) return;
-      const link = event.target.closest("a[data-open]");
-      if (link) {
-        event.preventDefault();
-        open(link.dataset.open);
-      } else if (event.target.closest("#drawer-close, [data-close-drawer]")) {
-        event.preventDefault();
-        close();
-      }
+    D.panel.onClick({
+      "a[data-open]": (link) => open(link.dataset.open),
+      "#drawer-close, [data-close-drawer]": () => close(),
     });
     document.addEventListener("htmx:beforeSend", asked);
     document.addEventListener("htmx:afterSettle", (event) => { if (event.detail.target?.id === "drawer-slot") settled(); });
