@@ -33,8 +33,8 @@ BATCH = 1000
 SIGN_IN_RETENTION = timedelta(days=30)
 SESSION_DAYS, ADMIN_LOG_DAYS = 1, 400
 # Limits one pass, so that leadership can be handed over at shutdown; the next pass starts soon.
-MAX_PASS_SECONDS = 5.0
-PAUSE_SECONDS = 1.0
+MAX_PASS_S = 5.0
+PAUSE_S = 1.0
 
 
 def delete_old_sign_ins() -> float | None:
@@ -67,7 +67,7 @@ def delete_expired_shared() -> float | None:
         if days == FOREVER:
             continue
         is_full |= _delete_expired_batch(name, days, kind.delete_batch)
-    return PAUSE_SECONDS if is_full else None
+    return PAUSE_S if is_full else None
 
 
 def delete_sessions(before: datetime, limit: int) -> int:
@@ -94,17 +94,17 @@ def delete_expired() -> float | None:
     Ask to run again soon if a batch was full. A failure is logged and does not stop the other deletions.
     """
     own = {(rule.organization_id, rule.what): rule.days for rule in RetentionRule.objects.all()}
-    deadline, is_full = time.monotonic() + MAX_PASS_SECONDS, False
+    deadline, is_full = time.monotonic() + MAX_PASS_S, False
     for organization_id in Organization.objects.order_by("?").values_list("pk", flat=True):
         for name, kept in retention.kept.items():
             days = retention.effective_days(name, own.get((organization_id, name)))
             if days == FOREVER:
                 continue
             if time.monotonic() > deadline:
-                return PAUSE_SECONDS
+                return PAUSE_S
             delete = partial(kept.delete_batch, organization_id)
             is_full |= _delete_expired_batch(name, days, delete, organization=organization_id)
-    return PAUSE_SECONDS if is_full else None
+    return PAUSE_S if is_full else None
 
 
 def _delete_expired_batch(name: str, days: int, delete: DeleteShared, **where: int) -> bool:

@@ -53,10 +53,10 @@ from notifications.models import Notification
 
 log = structlog.get_logger(__name__)
 
-# Clients only send pings. Longer frames, and more than MAX_FRAMES in FRAMES_SECONDS, close the socket.
+# Clients only send pings. Longer frames, and more than MAX_FRAMES in FRAMES_S, close the socket.
 MAX_FRAME_LENGTH = 1024
 MAX_FRAMES = 30
-FRAMES_SECONDS = 10.0
+FRAMES_S = 10.0
 TOO_LONG, TOO_MANY = 1009, 1008
 
 NOT_SIGNED_IN, NOT_A_MEMBER, TOO_MANY_SOCKETS = 4401, 4403, 4429
@@ -138,7 +138,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         """Reject frames that the client never sends, before they are decoded."""
         length = len(message.get("text") or "") + len(message.get("bytes") or b"")
         now = time.monotonic()
-        self._frames = [at for at in self._frames if now - at < FRAMES_SECONDS]
+        self._frames = [at for at in self._frames if now - at < FRAMES_S]
         self._frames.append(now)
         if length > MAX_FRAME_LENGTH or message.get("text") is None:
             await self.close(code=TOO_LONG)

@@ -33,11 +33,11 @@ CREDENTIALS = frozenset(
 )
 MAX_FAILED_REQUESTS = 3
 # Interval between probes of a failing account, and the maximum delay before another trial (seconds).
-PROBE_SECONDS, MAX_TRIAL_SECONDS = 5.0, 60.0
+PROBE_S, MAX_TRIAL_S = 5.0, 60.0
 # If no request was made within this time of a trial, a job that had stopped waiting is resumed to make a request.
-UNUSED_TRIAL_SECONDS = 300.0
+UNUSED_TRIAL_S = 300.0
 # A claimed probe without a result is claimed again after this many seconds.
-PROBE_LEASE_SECONDS = 30.0
+PROBE_LEASE_S = 30.0
 
 DESCRIPTIONS = {
     Outage.REFUSED: "The phone provider refused our account",
@@ -153,12 +153,12 @@ def record_failure(account_id: int, outage: str, reason: str, *, is_certain: boo
         if account.outage:
             if account.is_on_trial:
                 account.is_on_trial, account.trials = False, min(account.trials + 1, 20)
-                pause_s = min(PROBE_SECONDS * 2**account.trials, MAX_TRIAL_SECONDS)
+                pause_s = min(PROBE_S * 2**account.trials, MAX_TRIAL_S)
                 account.probe_at = now + timedelta(seconds=pause_s)
         elif is_certain or account.failed_requests >= MAX_FAILED_REQUESTS:
             account.outage, account.outage_reason, account.outage_since = outage, reason[:255], now
             account.has_failed_probe = False
-            account.probe_at = now + timedelta(seconds=PROBE_SECONDS)
+            account.probe_at = now + timedelta(seconds=PROBE_S)
             _append(
                 account,
                 "outage_began",
@@ -180,7 +180,7 @@ def claim_due_probes(limit: int) -> list[int]:
     Also end the outages of accounts that a process of an earlier version deactivated: it left them open.
     """
     now = clock.now()
-    until = now + timedelta(seconds=PROBE_LEASE_SECONDS)
+    until = now + timedelta(seconds=PROBE_LEASE_S)
     active_ids = []
     for account_id, is_active in prepared.fetch_all(_CLAIM_PROBES, {"now": now, "until": until, "limit": limit}):
         if is_active:
@@ -196,7 +196,7 @@ def record_probe(account_id: int, failure: tuple[str, str] | None) -> None:
         account = _locked(account_id)
         if account is None:
             return
-        next_probe_at = clock.now() + timedelta(seconds=PROBE_SECONDS)
+        next_probe_at = clock.now() + timedelta(seconds=PROBE_S)
         if failure is not None:
             if not account.outage:
                 record_failure(account_id, *failure, is_certain=failure[0] == Outage.REFUSED)
@@ -211,7 +211,7 @@ def record_probe(account_id: int, failure: tuple[str, str] | None) -> None:
                 for callback in _on_unused_trial:
                     callback(account.organization_id)
             account.is_on_trial = True
-            account.probe_at = clock.now() + timedelta(seconds=UNUSED_TRIAL_SECONDS)
+            account.probe_at = clock.now() + timedelta(seconds=UNUSED_TRIAL_S)
         else:
             account.probe_at = None
         account.save(update_fields=_STATE)
@@ -219,7 +219,7 @@ def record_probe(account_id: int, failure: tuple[str, str] | None) -> None:
 
 def defer_probe(account_id: int) -> None:
     """Repeat a claimed probe after the usual pause, because its result proves nothing."""
-    ProviderAccount.objects.filter(pk=account_id).update(probe_at=clock.now() + timedelta(seconds=PROBE_SECONDS))
+    ProviderAccount.objects.filter(pk=account_id).update(probe_at=clock.now() + timedelta(seconds=PROBE_S))
 
 
 def probe_now(account_id: int, *, is_changed: bool = True) -> None:

@@ -34,7 +34,7 @@ from notifications.channels.failure_reasons import MAX_RETRY_AFTER_S, Failure, d
 # Push services take 4,096 bytes of ciphertext; header, padding and tag need 103 of them.
 MAX_PAYLOAD_BYTES = 3900
 # Apple accepts tokens of at most 24 h.
-TOKEN_SECONDS = 12 * 3600
+TOKEN_S = 12 * 3600
 KEPT_BYTES = 1024
 # The browser has unsubscribed, or the user has withdrawn the permission.
 GONE = frozenset({404, 410})
@@ -136,7 +136,7 @@ def sign_request(endpoint: str, private_key: ec.EllipticCurvePrivateKey, public_
     parts = urlsplit(endpoint)
     claims = {
         "aud": f"{parts.scheme}://{parts.netloc}",
-        "exp": int(clock.machine_now().timestamp()) + TOKEN_SECONDS,
+        "exp": int(clock.machine_now().timestamp()) + TOKEN_S,
         "sub": settings.VAPID_CONTACT,
     }
     return f"vapid t={jwt.encode(claims, private_key, algorithm='ES256')}, k={public_key}"

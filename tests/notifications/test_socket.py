@@ -442,7 +442,7 @@ def test_a_nested_frame_within_the_limit_is_ignored(app_url, ours, caplog):
 
 
 def test_a_client_that_sends_too_many_frames_is_closed(app_url, ours, monkeypatch):
-    monkeypatch.setattr(consumers, "FRAMES_SECONDS", PATIENCE)
+    monkeypatch.setattr(consumers, "FRAMES_S", PATIENCE)
     with listening(app_url, ours.dispatcher) as socket:
         hear(socket, "welcome")
         for _ in range(consumers.MAX_FRAMES):

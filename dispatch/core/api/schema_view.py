@@ -15,7 +15,7 @@ from rest_framework.request import Request
 from dispatch.core import languages
 
 # Seconds for which clients and proxies may cache the document.
-MAX_AGE_SECONDS = 300
+MAX_AGE_S = 300
 
 
 class SchemaView(SpectacularAPIView):
@@ -33,7 +33,7 @@ class SchemaView(SpectacularAPIView):
     def get(self, request: Request, *args: Any, **kwargs: Any) -> HttpResponse:
         renderer = request.accepted_renderer
         content, etag = self._document(renderer)
-        headers = {"ETag": etag, "Cache-Control": f"public, max-age={MAX_AGE_SECONDS}", "Vary": "Accept"}
+        headers = {"ETag": etag, "Cache-Control": f"public, max-age={MAX_AGE_S}", "Vary": "Accept"}
         if etag in parse_etags(request.headers.get("If-None-Match", "")):
             return HttpResponse(status=304, headers=headers)
         return HttpResponse(content, content_type=renderer.media_type, headers=headers)

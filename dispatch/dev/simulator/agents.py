@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .voice import Next, Voice
 
 # Simulated seconds after which the provider gives up a handshake that nobody answers.
-HANDSHAKE_SECONDS = 10.0
+HANDSHAKE_S = 10.0
 TRANSPORT_ERRORS = (aiohttp.ClientError, OSError, TimeoutError)
 
 
@@ -124,7 +124,7 @@ class AgentSession:
             self.call.note("the voice agent has left")
 
     async def _open(self, token: str, url: str) -> aiohttp.ClientWebSocketResponse | None:
-        limit = max(self.world.webhooks.floor, self.world.clock.real(HANDSHAKE_SECONDS))
+        limit = max(self.world.webhooks.floor, self.world.clock.real(HANDSHAKE_S))
         try:
             return await asyncio.wait_for(self.world.webhooks.open_socket(token, url), limit)
         except TRANSPORT_ERRORS as error:

@@ -22,7 +22,7 @@ from .webhooks import is_loopback
 from .world import World
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-SHUTDOWN_TIMEOUT_SECONDS = 1.0
+SHUTDOWN_TIMEOUT_S = 1.0
 BACKLOG = 1024
 
 
@@ -104,7 +104,7 @@ async def serve(world: World, listening: socket.socket, ready_file: str | None, 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, done.set)
-    runner = web.AppRunner(build(world), access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_SECONDS)
+    runner = web.AppRunner(build(world), access_log=None, shutdown_timeout=SHUTDOWN_TIMEOUT_S)
     await runner.setup()
     try:
         await web.SockSite(runner, listening, backlog=BACKLOG).start()

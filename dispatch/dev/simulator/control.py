@@ -16,7 +16,7 @@ from .messages import check_fate
 from .params import WORLD
 from .world import Account, World
 
-MAX_POLL_SECONDS = 60.0
+MAX_POLL_S = 60.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -262,7 +262,7 @@ async def changes(request: web.Request) -> web.Response:
     """Long poll: return changes after version `after`, at once or within `wait` real seconds."""
     feed = request.app[WORLD].feed
     after, wait = int(request.query.get("after", "0")), float(request.query.get("wait", "0"))
-    changed = await feed.wait(after, min(wait, MAX_POLL_SECONDS))
+    changed = await feed.wait(after, min(wait, MAX_POLL_S))
     return web.json_response({"version": feed.version, "changes": changed})
 
 

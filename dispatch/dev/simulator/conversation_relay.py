@@ -16,7 +16,7 @@ from .twiml import Verb
 if TYPE_CHECKING:
     from .voice import Voice
 
-PLAY_SECONDS = 3.0
+PLAY_S = 3.0
 UNABLE_TO_CONNECT = "64102"
 MAX_HANDOFF = 8_000
 
@@ -53,7 +53,7 @@ class RelaySession(AgentSession):
                 text, self._tokens = self._tokens, ""
                 self._say(text)
         elif kind == "play":
-            self._say(f"[plays {message.get('source', '')}]", PLAY_SECONDS)
+            self._say(f"[plays {message.get('source', '')}]", PLAY_S)
         elif kind == "end":
             self._status, self._handoff = "ended", str(message.get("handoffData") or "")[:MAX_HANDOFF]
             self._incoming.append(None)

@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from .voice import Voice
 
 RATE = 8000  # samples per second, one byte each
-FRAME_SECONDS = 0.02
+FRAME_S = 0.02
 FRAMES_AT_ONCE = 5  # per timer, so that fast clocks need few timers
-FRAME_BYTES = int(RATE * FRAME_SECONDS)
+FRAME_BYTES = int(RATE * FRAME_S)
 SILENCE = bytes([0xFF]) * FRAME_BYTES
 MAX_PAYLOAD = 512 * 1024
 
@@ -114,10 +114,10 @@ class StreamSession(AgentSession):
             self._send("media", media={
                 "track": "inbound",
                 "chunk": str(self._chunk),
-                "timestamp": str(round(self._chunk * FRAME_SECONDS * 1000)),
+                "timestamp": str(round(self._chunk * FRAME_S * 1000)),
                 "payload": base64.b64encode(payload).decode(),
             })  # fmt: skip
-        self.call.later(FRAME_SECONDS * FRAMES_AT_ONCE, self._frames)
+        self.call.later(FRAME_S * FRAMES_AT_ONCE, self._frames)
 
     def _play(self, message: dict[str, Any]) -> None:
         payload = (message.get("media") or {}).get("payload")

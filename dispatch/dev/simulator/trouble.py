@@ -14,7 +14,7 @@ from .calls import Call
 from .errors import ApiError
 from .params import WORLD
 
-MAX_EARLY_SECONDS = 60.0
+MAX_EARLY_S = 60.0
 # Header of every response: the requests of the account that were in progress.
 CONCURRENCY = "Twilio-Concurrent-Requests"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -78,11 +78,9 @@ async def answer_with_faults(
     if kind == "early" and isinstance(done, Call):
         delivered = done.delivered.setdefault(fault.event or "ringing", asyncio.Event())
         try:
-            await asyncio.wait_for(delivered.wait(), MAX_EARLY_SECONDS)
+            await asyncio.wait_for(delivered.wait(), MAX_EARLY_S)
         except TimeoutError:
-            world.complain(
-                "simulator", f"no {fault.event} callback within {MAX_EARLY_SECONDS} s to be early", done
-            )
+            world.complain("simulator", f"no {fault.event} callback within {MAX_EARLY_S} s to be early", done)
     return answer
 
 

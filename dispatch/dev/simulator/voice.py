@@ -17,7 +17,7 @@ from .webhooks import Reply
 if TYPE_CHECKING:
     from .world import World
 
-PLAY_SECONDS = 3.0
+PLAY_S = 3.0
 MAX_DOCUMENTS = 200
 XML_TYPES = {"text/xml", "application/xml", "text/html"}
 
@@ -178,7 +178,7 @@ class Voice:
         call, script = self.call, self.call.script
         text = verb.text if verb.name == "Say" else f"[plays {verb.text or verb.attributes['digits']}]"
         speed = self.world.timing.characters_per_second
-        duration = max(0.3, len(text) / speed) if verb.name == "Say" else PLAY_SECONDS
+        duration = max(0.3, len(text) / speed) if verb.name == "Say" else PLAY_S
         is_file = verb.name == "Play" and bool(verb.text)
         if is_file:
             duration = await media.fetch_audio(self, verb, base)

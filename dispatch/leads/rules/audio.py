@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dispatch.core.languages import mark
 
 MAX_BYTES = 5 * 2**20
-MIN_SECONDS = 0.2
+MIN_S = 0.2
 WAV, MP3 = "audio/wav", "audio/mpeg"
 EXTENSIONS = {WAV: "wav", MP3: "mp3"}
 
@@ -50,7 +50,7 @@ def read_audio(content: bytes) -> Audio:
         audio = Audio(WAV, _wav_seconds(content))
     else:
         audio = Audio(MP3, _mp3_seconds(content))
-    if audio.duration_s < MIN_SECONDS:
+    if audio.duration_s < MIN_S:
         raise UnusableAudio(TOO_SHORT)
     return audio
 

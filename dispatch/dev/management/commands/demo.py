@@ -19,7 +19,7 @@ from dispatch.dev.demo.report import End, Outcome, table
 from dispatch.dev.demo.run import Run
 
 INTERRUPTED = 130
-START_TIMEOUT_SECONDS = 300.0  # enough even on a busy machine
+START_TIMEOUT_S = 300.0  # enough even on a busy machine
 
 
 class Command(BaseCommand):
@@ -65,7 +65,7 @@ class Command(BaseCommand):
         outage: OutageFacts | None = None
         with supervisor.interruptible(), supervisor:
             try:
-                supervisor.wait_ready(timeout=START_TIMEOUT_SECONDS)
+                supervisor.wait_ready(timeout=START_TIMEOUT_S)
                 run = Run(
                     prepared.base_url,
                     prepared.simulator_url,
