@@ -88,10 +88,19 @@ def test_loops_run_at_their_interval_while_a_check_hangs() -> None:
         wait_until(lambda: len(steps) > 4)  # the first check is canceled meanwhile, and the next one hangs as well
 
 
-def test_check_that_hangs_is_reported() -> None:
+def test_checks_that_hang_for_a_while_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due_checks, "REPORT_AFTER_S", 0.5)
     hangs = "(SELECT pg_sleep(60)) IS NULL"
     with capture_logs() as logs, runs(Loop("hangs", lambda: None, 0.05, due=hangs, rest_s=3600)):
         wait_until(lambda: [entry for entry in logs if entry["event"] == "due_checks_failed"])
+
+
+def test_check_that_fails_once_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(due_checks, "REPORT_AFTER_S", PATIENCE)
+    steps: list[int] = []
+    with capture_logs() as logs, runs(Loop("rests", lambda: steps.append(1), 0.05, due=FAILS, rest_s=3600)):
+        wait_until(lambda: len(steps) > 2)
+    assert [entry for entry in logs if entry["event"] == "due_checks_failed"] == []
 
 
 def test_late_check_triggers_loops_and_is_not_reported(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,8 @@ NAME = "due_checks"
 # How often resting loops are checked (with the shortest of their intervals, if that is less), how long a check may
 # take before they run without it, and after which time PostgreSQL cancels it (seconds).
 CHECK_S, LATE_S, LIMIT_S = 0.5, 0.2, 0.5
+# Checks that fail for this long, without one that succeeds, are reported (seconds).
+REPORT_AFTER_S = 5.0
 # Planning the conditions costs ten times as much as checking them (seconds).
 PLANS_S = 60.0
 # A rest is shortened by a random part of up to this share: loops that end theirs together would each need a
@@ -48,7 +50,8 @@ class DueChecks:
     def __init__(self, loops: Iterable[Loop]) -> None:
         self._loops = {loop.name: loop for loop in loops if loop.due}
         self._run_at: dict[str, float] = {}  # resting loop → when its interval is over, in monotonic seconds
-        self._is_failing = False
+        self._failing_since: float | None = None  # in monotonic seconds
+        self._is_reported = False
         self._check_s = min([CHECK_S, *(loop.interval_s for loop in self._loops.values())])
         # One statement for every set of loops; the conditions of others are not evaluated.
         cases = ", ".join(
@@ -93,8 +96,7 @@ class DueChecks:
                         due, check = self._answer_of(check), None
                     else:
                         due = None
-                        if is_pending:  # one that is only late, as while the machine starts, is not reported
-                            self._report(f"no answer within {self._check_s} s")
+                        self._report(f"no answer within {LATE_S} s")
                     for name in names if due is None else due:
                         self._trigger_in_time(name, trigger)
                 tick = max(tick + self._check_s, time.monotonic())
@@ -130,16 +132,20 @@ class DueChecks:
             metrics.loop_steps.labels(NAME, "failed").inc()
             return None
         metrics.loop_steps.labels(NAME, "done").inc()
-        if self._is_failing:
+        if self._is_reported:
             log.info("due_checks_succeed_again")
-        self._is_failing = False
+        self._failing_since, self._is_reported = None, False
         return due
 
     def _report(self, trouble: str) -> None:
-        """Log that resting loops run at their intervals, once until a check succeeds."""
-        if not self._is_failing:
+        """Log that resting loops run at their intervals, once until a check succeeds.
+
+        That is no news before REPORT_AFTER_S: while a machine starts many processes, several checks are late.
+        """
+        self._failing_since = self._failing_since or time.monotonic()
+        if not self._is_reported and time.monotonic() - self._failing_since >= REPORT_AFTER_S:
             log.warning("due_checks_failed", error=trouble)
-            self._is_failing = True
+            self._is_reported = True
 
     def _trigger_in_time(self, name: str, trigger: Callable[[str], None]) -> None:
         """Trigger the loop when its interval is over, if it still rests then."""
