@@ -22,7 +22,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 help: ## list the commands
 	@echo "Dispatch. Set DATABASE_URL and REDIS_URL to use your servers (docs/reference/configuration.md)."
-	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 up: $(STAMP) ## run everything, with a busy demo company, until Ctrl-C (ARGS=--quiet: no new forms)
 	@exec $(PY) manage.py up $(ARGS)
