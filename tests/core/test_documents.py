@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
 from django.core.management import get_commands
+from django.urls import Resolver404, resolve
 
 from dispatch.telephony.providers import twilio_codes
 
@@ -15,6 +17,8 @@ ROOT = Path(settings.BASE_DIR)
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # Written by `make bench`; and the example of a new provider.
 NOT_HERE = {"bench.json", "dispatch/telephony/providers/acme.py", "not-imported.txt"}
+
+METHODS = ("get", "post", "patch", "put", "delete")
 
 by_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
@@ -55,6 +59,25 @@ def test_commands_that_are_named_exist(page: Path) -> None:
     assert set(re.findall(r"manage\.py ([a-z_]+)", text)) <= set(get_commands())
     targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"`make ([a-z]+)[` ]", text)) <= targets
+
+
+def resolved_methods(path: str) -> set[str]:
+    """Return the HTTP methods that the API answers at a path; an empty set if the path does not exist."""
+    try:
+        view: Any = resolve(path).func
+    except Resolver404:
+        return set()
+    actions = getattr(view, "actions", None) or {}
+    offered = {*actions} or {name for name in METHODS if hasattr(getattr(view, "cls", None), name)}
+    return {name.upper() for name in offered or METHODS}
+
+
+@by_page
+def test_requests_that_are_named_exist(page: Path) -> None:
+    text = re.sub(r"\s+", " ", page.read_text())
+    named = re.findall(r"\b(GET|POST|PATCH|PUT|DELETE) (/api/v1/[\w/<>{}-]+)", text)
+    for method, path in named:
+        assert method in resolved_methods(re.sub(r"\{\w+\}|<\w+>", "1", path)), f"{method} {path}"
 
 
 def test_every_guide_can_be_found() -> None:
