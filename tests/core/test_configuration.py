@@ -7,6 +7,7 @@ import re
 from itertools import chain
 from typing import Any
 
+from dispatch.core.privacy import retention
 from tests.support.processes import ROOT
 
 ROW = re.compile(r"^\| `([A-Z_]+)` \| (.*?) \| .+ \|$", re.MULTILINE)
@@ -59,6 +60,14 @@ def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
             assert page[name].startswith("("), f"{name}: its default depends on something; say on what"
         else:
             assert page[name] == as_text(default), name
+
+
+def test_the_page_lists_what_retention_deletes_with_the_default() -> None:
+    page = (ROOT / "docs" / "operations" / "security.md").read_text()
+    _, _, section = page.partition("## Personal data")
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| (\d+) \|$", section.partition("\n## ")[0], re.MULTILINE)
+    registered = {kind.name: kind.default_days for kind in [*retention.kept.values(), *retention.shared.values()]}
+    assert {name: int(days) for name, days in rows} == registered
 
 
 def test_nothing_else_in_the_code_reads_settings_from_the_environment() -> None:
