@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from rest_framework.permissions import BasePermission
@@ -47,10 +48,16 @@ class InOrganization(BasePermission):
         choices = (needed,) if isinstance(needed, str) else needed
         if any(is_allowed(request, each) for each in choices):
             return True
-        scopes = [each for each in choices if each in _SCOPE.values]
-        if scopes and isinstance(request.auth, ApiKey):
-            self.message = gettext("This API key needs the scope {scope}.").format(scope=scopes[0])
+        if choices and isinstance(request.auth, ApiKey):
+            self.message = _why_key_is_refused(choices)
         return False
+
+
+def _why_key_is_refused(choices: Sequence[str]) -> str:
+    for needed in choices:
+        if needed in _SCOPE.values:
+            return gettext("This API key needs the scope {scope}.").format(scope=needed)
+    return gettext("This needs a signed-in user. An API key can't do it.")
 
 
 def is_allowed(request: Request, needed: str) -> bool:
