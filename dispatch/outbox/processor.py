@@ -12,7 +12,7 @@ import functools
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import structlog
 from django.conf import settings
@@ -43,6 +43,9 @@ FIRST_PAUSE_S, MAX_PAUSE_S = 0.2, 5.0
 HOLD_RENEWAL_S = 5.0
 # Pause between tries to record a result while its group is locked. An intake locks it for milliseconds.
 FIRST_LOCK_PAUSE_S, MAX_LOCK_PAUSE_S = 0.01, 1.0
+# For how long to try to record a result once its lease is lost. Meanwhile its message may be locked: by the start
+# of its next attempt for milliseconds.
+LATE_S = 10.0
 
 
 class NotAdmitted(Exception):
@@ -311,26 +314,35 @@ class Processor:
         return running.until - ticks() >= needed
 
     async def _write_result(self, running: _Running, result: AttemptResult) -> None:
-        """Record the result, retrying while the lease lasts.
+        """Record the result, retrying while the lease lasts, and LATE_S after it was found lost.
 
-        After that, recovery takes over and the message is sent again.
+        Recovery takes over after the lease, and the message is sent again. A late result whose message stays
+        locked is recorded without its response.
         """
         pause, lock_pause = FIRST_PAUSE_S, FIRST_LOCK_PAUSE_S
+        lost_at: float | None = None
         while True:
+            error = None
             try:
                 if await self._finishes.submit(result):
                     return
-                if ticks() >= running.until:
+            except DatabaseError as raised:
+                error = raised
+            if ticks() + (pause if error else 0) >= running.until:
+                lost_at = ticks() if lost_at is None else lost_at
+                if result.is_last_try or (error and ticks() - lost_at >= LATE_S):
+                    if error:
+                        raise error
                     log.warning("group_locked", message=result.call.id, group=result.call.group_id)
                     return
-                await asyncio.sleep(lock_pause)
-                lock_pause = min(lock_pause * 2, MAX_LOCK_PAUSE_S)
-            except DatabaseError as error:
-                if ticks() + pause >= running.until:
-                    raise
+                result = replace(result, is_last_try=ticks() - lost_at >= LATE_S)
+            if error:
                 log.warning("attempt_result_not_recorded", message=result.call.id, error=str(error).strip())
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, MAX_PAUSE_S)
+            else:
+                await asyncio.sleep(lock_pause)
+                lock_pause = min(lock_pause * 2, MAX_LOCK_PAUSE_S)
 
     async def _keep_leases(self) -> None:
         while self._running:

@@ -32,12 +32,13 @@ def begin(message_id: int, epoch: int) -> DeliveryAttempt:
     return call
 
 
-def answer(*calls: DeliveryAttempt) -> None:
-    """Record responses that mention the person."""
+def answer(*calls: DeliveryAttempt, is_last_try: bool = False) -> list[AttemptResult]:
+    """Record responses that mention the person; return those that are not recorded."""
     now = clock.now()
     verdict = Verdict(FAILED, error_class="http_500", error=f"The receiver answered 500 for {PHONE}.")
     said = f'{{"echo": "{PHONE}"}}'
-    attempt_results.finish_attempts([AttemptResult(call, verdict, now, now, 0.1, 500, said) for call in calls])
+    results = [AttemptResult(call, verdict, now, now, 0.1, 500, said, is_last_try) for call in calls]
+    return list(attempt_results.finish_attempts(results).left)
 
 
 def begin_again(world: World) -> tuple[int, DeliveryAttempt]:
@@ -79,15 +80,22 @@ def test_late_response_for_an_erased_message_is_not_stored(world: World) -> None
     assert world.message(message).last_error == ""
 
 
-def test_late_response_during_an_erasure_is_not_stored_and_delays_no_others(world: World) -> None:
+@pytest.mark.parametrize("is_last_try", [False, True])
+def test_late_response_during_an_erasure_is_not_stored_and_delays_no_others(
+    world: World, is_last_try: bool
+) -> None:
     message, call = begin_again(world)
     other = world.send_one(world.endpoint("Other"), "other")
     world.poll()
     on_time = begin(other, 1)
+    left: list[AttemptResult] = []
     with transaction.atomic():
         erase(world)
-        Elsewhere(lambda: answer(call, on_time)).finish()
+        Elsewhere(lambda: left.extend(answer(call, on_time, is_last_try=is_last_try))).finish()
         assert world.status(other) == "PENDING"
+    assert [result.call for result in left] == ([] if is_last_try else [call])
+    if left:
+        assert not attempt_results.finish_attempts(left).left
     late = Attempt.objects.get(message=message, is_late=True)
     assert (late.status_code, late.answer, late.error) == (500, "", "")
     assert PHONE in Attempt.objects.get(message=other).answer

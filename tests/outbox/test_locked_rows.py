@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import pytest
-from django.db import connections, transaction
+from django.db import OperationalError, connections, transaction
 
 from dispatch.core import clock
-from dispatch.outbox import loops
-from dispatch.outbox.models import Message, MessageGroup
-from dispatch.outbox.rules.responses import DELIVERED, Verdict
+from dispatch.outbox import loops, processor
+from dispatch.outbox.models import Attempt, Message, MessageGroup
+from dispatch.outbox.rules.responses import DELIVERED, FAILED, Verdict
 from dispatch.outbox.services import attempt_results, attempts, recovery, scheduling
 from dispatch.outbox.services.attempt_results import AttemptResult
 from dispatch.outbox.services.attempts import DeliveryAttempt
@@ -20,7 +21,7 @@ from dispatch.outbox.services.intake import NewMessage, accept_messages
 from dispatch.outbox.services.scheduling import RequeuedMessage
 from tests.core.threads import Elsewhere
 from tests.harness.outbox import World
-from tests.support.waiting import PATIENCE
+from tests.support.waiting import PATIENCE, wait_until
 
 
 @contextmanager
@@ -177,3 +178,75 @@ def finish(calls: Sequence[object]) -> None:
         AttemptResult(call, delivered, now, now, 0.1, 200) for call in calls if isinstance(call, DeliveryAttempt)
     ]
     attempt_results.finish_attempts(results)
+
+
+def late_result(world: World) -> AttemptResult:
+    """Return the response to an attempt whose lease has lapsed."""
+    message = world.send_one(world.endpoint(), "a")
+    world.poll()
+    (call,), _ = attempts.start_attempts([(message, 1)])
+    assert isinstance(call, DeliveryAttempt)
+    world.travel(61)
+    world.recover()
+    now = clock.now()
+    verdict = Verdict(FAILED, error_class="http_500", error="The receiver answered 500.")
+    return AttemptResult(call, verdict, now, now, 0.1, 500, "Out of stock")
+
+
+def write(result: AttemptResult) -> None:
+    """Record the result as a process does whose lease was lost."""
+
+    async def run() -> None:
+        writer = processor.Processor()
+        call = result.call
+        ticket = processor.Ticket(call.id, call.epoch)
+        running = writer._running[call.id, call.epoch] = processor._Running(call, ticket, 0.0)
+        try:
+            await writer._write_result(running, result)
+        finally:
+            await writer.close()
+
+    asyncio.run(run())
+
+
+def test_late_response_is_stored_once_its_message_is_no_longer_locked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result, tries = late_result(world), []
+    real = processor.finish_attempts
+
+    def counted(*given: object, **options: object) -> object:
+        tries.append(given)
+        return real(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(processor, "finish_attempts", counted)
+    with held(Message, result.call.id):
+        writer = Elsewhere(lambda: write(result))
+        wait_until(lambda: len(tries) > 2)
+        assert not Attempt.objects.filter(is_late=True).exists()
+    writer.finish()
+    late = Attempt.objects.get(message=result.call.id, is_late=True)
+    assert (late.status_code, late.answer, late.error) == (500, "Out of stock", "The receiver answered 500.")
+
+
+def test_late_result_survives_an_error_of_the_database(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    result, errors = late_result(world), [OperationalError("deadlock detected")] * 2
+    real = processor.finish_attempts
+
+    def flaky(*given: object, **options: object) -> object:
+        if errors:
+            raise errors.pop()
+        return real(*given, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(processor, "finish_attempts", flaky)
+    write(result)
+    assert not errors
+    assert Attempt.objects.get(message=result.call.id, is_late=True).answer == "Out of stock"
+
+
+def test_last_try_for_a_late_response_waits_for_no_lock(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processor, "LATE_S", 0.0)
+    result = late_result(world)
+    with held(Message, result.call.id):
+        Elsewhere(lambda: write(result)).finish()
+    assert not Attempt.objects.filter(is_late=True).exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
@@ -35,7 +35,10 @@ from dispatch.outbox.services.scheduling import (
 
 @dataclass(frozen=True)
 class AttemptResult:
-    """The result of one attempt. `answer` is the beginning of the response body."""
+    """The result of one attempt. `answer` is the beginning of the response body.
+
+    `is_last_try`: if it is late and its message is locked, it is recorded without its response.
+    """
 
     call: DeliveryAttempt
     verdict: Verdict
@@ -44,11 +47,15 @@ class AttemptResult:
     elapsed_s: float
     status_code: int | None = None
     answer: str = ""
+    is_last_try: bool = False
 
 
 @dataclass(frozen=True)
 class Finished:
-    """Claims to publish and attempts to make after the commit, and the unchanged results of locked groups."""
+    """Claims to publish and attempts to make after the commit, and the results that were not recorded.
+
+    Those belong to locked groups, or are late and their messages are locked. They can be given again.
+    """
 
     claims: Sequence[Claim] = ()
     begun: Sequence[DeliveryAttempt] = ()
@@ -58,10 +65,10 @@ class Finished:
 def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True, start: bool = False) -> Finished:
     """Record the results of the groups that no other transaction has locked, and claim their next messages.
 
-    A result of an older epoch is recorded as late and changes nothing else. A message canceled in the meantime
-    stays CANCELLED. `claim=False` leaves the next messages to the poller. With `start`, the next attempts are
-    started in the same transaction, if nothing has to be waited for: at most one of its organization in the slot
-    of each that ends.
+    A result of an older epoch is recorded as late and changes nothing else, unless its message is locked. A
+    message canceled in the meantime stays CANCELLED. `claim=False` leaves the next messages to the poller. With
+    `start`, the next attempts are started in the same transaction, if nothing has to be waited for: at most one of
+    its organization in the slot of each that ends.
     """
     asked, groups = ticks(), {result.call.group_id for result in results if result.call.is_ordered}
     with transaction.atomic(savepoint=False):
@@ -70,19 +77,22 @@ def finish_attempts(results: Sequence[AttemptResult], *, claim: bool = True, sta
         ready = [result for result in results if result not in left] if left else results
         if not ready:
             return Finished(left=left)
-        claims, started = _record_and_claim(ready, claim=claim, start=start)
+        claims, started, locked = _record_and_claim(ready, claim=claim, start=start)
         begun = build_started(started, asked)
         if begun:
             fault_injection.crash_point("outbox.begin.before_commit")
         fault_injection.crash_point("outbox.finish.before_commit")
         transaction.on_commit(partial(fault_injection.crash_point, "outbox.finish.committed"))
-    return Finished(claims, begun, left)
+    return Finished(claims, begun, [*left, *locked])
 
 
 def _record_and_claim(
     results: Sequence[AttemptResult], *, claim: bool, start: bool
-) -> tuple[list[Claim], list[StartedRow]]:
-    """Do what `finish_attempts` does. An earlier statement of this transaction has locked the groups."""
+) -> tuple[list[Claim], list[StartedRow], list[AttemptResult]]:
+    """Do what `finish_attempts` does. An earlier statement of this transaction has locked the groups.
+
+    Also return the late results whose messages are locked: they are not recorded.
+    """
     now = clock.now()
     groups = {result.call.group_id for result in results if result.call.is_ordered}
     # One batch may hold an older and a newer epoch of the same message: each is a separate row, and only one
@@ -97,18 +107,20 @@ def _record_and_claim(
             waiting = WaitingQueue(now, own=groups, own_targets=own_targets, pools=pools)
             in_time = _in_time(distinct, ended())
             on_time = [result for result in results if id(result) in in_time]
-            _record(results, in_time)
+            locked = _record(results, in_time)
             target_health.clear_failures(on_time, now)
-            return waiting.claim_and_start(_places(on_time)) if start else (waiting.claim()[0], [])
+            if start:
+                return *waiting.claim_and_start(_places(on_time)), locked
+            return waiting.claim()[0], [], locked
     in_time = _in_time(distinct, end_messages(endings, ["PROCESSING", "CANCELLED"], now))
-    _record(results, in_time)
+    locked = _record(results, in_time)
     on_time = [result for result in results if id(result) in in_time]
     target_health.update_circuits(on_time, now)
     target_health.clear_failures(on_time, now)
     if claim:
-        return claim_next(now, own=groups, own_targets=own_targets, pools=pools)[0], []
+        return claim_next(now, own=groups, own_targets=own_targets, pools=pools)[0], [], locked
     reschedule_groups(groups, now)
-    return [], []
+    return [], [], locked
 
 
 def _places(ended: Sequence[AttemptResult]) -> FreedPlaces:
@@ -165,9 +177,24 @@ def _ending(result: AttemptResult, now: datetime) -> Ending:
     )
 
 
-def _record(results: Sequence[AttemptResult], in_time: set[int]) -> None:
+def _record(results: Sequence[AttemptResult], in_time: set[int]) -> list[AttemptResult]:
+    """Record the results, except late ones whose messages are locked; return these.
+
+    An erasure may be what has locked them, so their responses must not be stored yet.
+    """
     late = {r.call.id for r in results if id(r) not in in_time}
-    hidden = late - _lock_late(late) if late else late
+    locked: list[AttemptResult] = []
+    hidden: set[int] = set()
+    if late:
+        storable = _lock_late(late)
+        hidden = {message_id for message_id in late if not storable.get(message_id)}
+        recordable = storable.keys() | _lock_late_keys(
+            {r.call.id for r in results if r.is_last_try and r.call.id in late - storable.keys()}
+        )
+        locked = [r for r in results if id(r) not in in_time and r.call.id not in recordable]
+        results = [r for r in results if r not in locked]
+        if not results:
+            return locked
     values = [
         (
             r.call.organization_id, r.call.id, r.call.number, r.call.epoch, r.call.url, r.started_at, r.ended_at,
@@ -185,8 +212,22 @@ def _record(results: Sequence[AttemptResult], in_time: set[int]) -> None:
     added = sql.fetch_later(sql.ADD_ATTEMPTS, given)
     if len(in_time) < len(results):
         metrics.late.inc(added()[0][0])
+    return locked
 
 
-def _lock_late(message_ids: Iterable[int]) -> set[int]:
-    """Lock these messages, and return those whose responses may be stored: not erased, nor locked by others."""
-    return {row[0] for row in sql.fetch_all(sql.LOCK_LATE, {"ids": integers(sorted(message_ids))})}
+def _lock_late(message_ids: Iterable[int]) -> dict[int, bool]:
+    """Lock these messages, except those that others have locked; return whether their responses may be stored.
+
+    Responses of erased messages may not.
+    """
+    return dict(sql.fetch_all(sql.LOCK_LATE, {"ids": integers(sorted(message_ids))}))
+
+
+def _lock_late_keys(message_ids: Collection[int]) -> set[int]:
+    """Prevent the deletion of these messages, and return them except those that others delete or lock entirely.
+
+    Recording an attempt of the others would wait for these transactions.
+    """
+    if not message_ids:
+        return set()
+    return {row[0] for row in sql.fetch_all(sql.LOCK_LATE_KEYS, {"ids": integers(sorted(message_ids))})}

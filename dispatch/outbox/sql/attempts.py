@@ -174,12 +174,16 @@ WITH added AS (
 )
 SELECT count(*) FILTER (WHERE is_late) FROM added
 """
-# Before late results: the messages whose responses may be stored. An erasure waits for them, or has locked or
-# erased the message already. Results in time need no such lock, since a message in flight is not erased. A message
-# that another transaction has locked is left out, so that it delays no results of others.
+# Before late results: whether the responses of the messages may be stored. An erasure waits for them, or has
+# locked or erased the message already. Results in time need no such lock, since a message in flight is not erased.
+# A message that another transaction has locked is left out, so that it delays no results of others.
 LOCK_LATE = """
-SELECT id FROM outbox_message
-WHERE id = ANY(%(ids)s::bigint[]) AND erased_at IS NULL ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+SELECT id, erased_at IS NULL FROM outbox_message
+WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR NO KEY UPDATE SKIP LOCKED
+"""
+# For the last try to record a late result: the messages to which an attempt can be added without waiting.
+LOCK_LATE_KEYS = """
+SELECT id FROM outbox_message WHERE id = ANY(%(ids)s::bigint[]) ORDER BY id FOR KEY SHARE SKIP LOCKED
 """
 
 # --- Health of targets ---------------------------------------------------------------------------
