@@ -60,12 +60,14 @@ SET status = 'processing', token = v.token, attempts = l.attempts + 1, claimed_a
 FROM unnest(%(ids)s::bigint[], %(tokens)s::int[]) AS v(id, token)
 WHERE l.id = v.id AND l.status = 'backlog'
 """
-# After "Call now", a lead may be due before it is wanted. If a switch holds it, its due time becomes the time at
-# which it is wanted, so that RELEASE makes it due again.
+# The time for which a lead was due does not count against its patience (`rules.retries.end_of_patience`). After
+# "Call now", a lead may be due before it is wanted. If a switch holds it, its due time becomes the time at which
+# it is wanted, so that RELEASE makes it due again.
 DEFER = f"""
 UPDATE leads_lead l
 SET due_at = v.due_at, reason = v.reason,
-    wanted_at = CASE WHEN v.reason IN {_HELD} THEN least(l.wanted_at, l.due_at) ELSE l.wanted_at END
+    wanted_at = CASE WHEN v.reason IN {_HELD} THEN least(l.wanted_at, l.due_at)
+                     ELSE l.wanted_at + greatest(%(now)s - l.due_at, interval '0') END
 FROM unnest(%(ids)s::bigint[], %(dues)s::timestamptz[], %(reasons)s::text[]) AS v(id, due_at, reason)
 WHERE l.id = v.id AND l.status = 'backlog'
 """
@@ -85,10 +87,11 @@ FROM unnest(%(ids)s::bigint[], %(outcomes)s::text[], %(reasons)s::text[], %(last
      AS v(id, outcome, reason, last, uncounted)
 WHERE l.id = v.id AND l.status <> 'finished'
 """
-# processing → backlog, for another attempt.
+# processing → backlog, for another attempt. As in DEFER, the time for which the lead was due does not count.
 AGAIN = """
 UPDATE leads_lead l
 SET status = 'backlog', due_at = v.due_at, reason = v.reason, last_outcome = v.last,
+    wanted_at = l.wanted_at + greatest(l.claimed_at - l.due_at, interval '0'),
     attempts = l.attempts - v.uncounted, claimed_at = NULL, worker = '', refusals = v.refusals,
     sent_back = v.sent_back
 FROM unnest(%(ids)s::bigint[], %(dues)s::timestamptz[], %(reasons)s::text[], %(lasts)s::text[],

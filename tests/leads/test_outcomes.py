@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.privacy import personal_data
@@ -223,6 +224,26 @@ def test_patience_of_a_lead_begins_when_the_rule_calls_it_again(floor: Floor, ap
     clock.travel((row.due_at - clock.now()).total_seconds() + 1)
     floor.promote()
     assert len(floor.claim().calls) == 1
+
+
+def test_patience_of_a_retry_does_not_include_the_wait_for_a_line(floor: Floor) -> None:
+    floor.use_provider("noop")
+    DispatchPool.objects.update(is_paused=True)
+    (lead,) = floor.add(ANN)
+    clock.travel(20 * 86_400)
+    DispatchPool.objects.update(is_paused=False)
+    floor.promote()
+    floor.dial()
+    Call.objects.update(status="no_answer", ended_at=clock.now())
+    completion.call_changed(Call.objects.get())
+    row = floor.lead(lead)
+    assert (row.status, row.reason) == ("backlog", "retry")
+    clock.travel((row.due_at - clock.now()).total_seconds() + 1)
+    Campaign.objects.update(weekdays=[(clock.now().weekday() + 4) % 7], patience_h=168)
+    eligibility.reset()
+    assert floor.work() == 0
+    row = floor.lead(lead)
+    assert (row.status, row.reason) == ("backlog", "outside_window")
 
 
 def call_back_after(floor: Floor, api: Api, disposition: str) -> Call:

@@ -46,7 +46,7 @@ def ask(lead: LeadFacts, campaign: CampaignRules) -> Verdict:
 
 
 def ask_later(question: PrecheckRequest) -> Defer:
-    return Defer(clock.now() + timedelta(minutes=30), Reason.PRECHECK_LATER)
+    return Defer(clock.now() + timedelta(minutes=31), Reason.PRECHECK_LATER)
 
 
 def test_a_lead_that_is_always_asked_for_later_ends_with_its_patience(floor: Floor) -> None:
@@ -55,7 +55,7 @@ def test_a_lead_that_is_always_asked_for_later_ends_with_its_patience(floor: Flo
         question = question_of(floor, patience_h=1)
         claims.claim_answered("tester", [(question, ask_later(question))])
         assert floor.status(lead) == status
-        clock.travel(1801)
+        clock.travel(1861)
     assert (floor.lead(lead).outcome, floor.lead(lead).reason) == ("precheck_failed", "precheck_later")
     assert floor.lines_in_use() == 0
 

@@ -156,8 +156,15 @@ def test_the_first_moment_is_one_that_all_limits_allow():
 
 def test_lead_that_was_ineligible_for_too_long_ends():
     late = at("America/Phoenix", "2026-11-20 22:00")
-    waiting = lead(wanted_at=late - timedelta(hours=160))
+    waiting = lead(wanted_at=late - timedelta(hours=160), due_at=late)
     assert check_eligibility(waiting, CAMPAIGN, batch(late)) == End(Outcome.OUTSIDE_WINDOW, Reason.NEVER_PERMITTED)
+
+
+def test_time_for_which_a_lead_was_due_does_not_count_against_its_patience():
+    late = at("America/Phoenix", "2026-11-20 22:00")
+    ready = lead(wanted_at=late - timedelta(hours=160), due_at=late - timedelta(hours=3))
+    opens = at("America/Phoenix", "2026-11-21 08:00")
+    assert check_eligibility(ready, CAMPAIGN, batch(late)) == Defer(opens, Reason.OUTSIDE_WINDOW)
 
 
 def test_weeks_of_closed_days_are_waited_for_within_the_patience():

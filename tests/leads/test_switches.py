@@ -8,6 +8,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
+from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
@@ -159,6 +160,36 @@ def test_lead_held_beyond_its_patience_is_called_in_the_next_hours(floor: Floor,
     assert {(row.status, row.reason) for row in map(floor.lead, leads)} == {("backlog", "outside_window")}
     travel_to("08:05")
     assert floor.work() == 2
+
+
+def pause_pool(floor: Floor, is_paused: bool) -> None:
+    DispatchPool.objects.filter(pk=floor.campaign.pool_id).update(is_paused=is_paused)
+
+
+STOPS: dict[str, Callable[[Floor, bool], object]] = {
+    "kill switch": lambda floor, on: switches.set_engine(is_stopped=on, actor=SYSTEM),
+    "promoter paused": lambda floor, on: switches.set_engine(promoter_paused=on, actor=SYSTEM),
+    "pool paused": pause_pool,
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("stop", STOPS)
+def test_lead_ready_for_longer_than_its_patience_is_called_in_the_next_hours(floor: Floor, stop: str) -> None:
+    Campaign.objects.update(window_from="08:00", window_until="21:00", patience_h=12)
+    travel_to("12:05")
+    STOPS[stop](floor, True)
+    (lead,) = floor.add(make.phone())
+    assert floor.work() == 0
+    clock.travel(2 * 86_400)
+    travel_to("21:05")
+    assert floor.work() == 0
+    assert floor.lead(lead).reason == "", "it is ready, and no switch has written to it"
+    STOPS[stop](floor, False)
+    assert floor.work() == 0
+    assert (floor.lead(lead).status, floor.lead(lead).reason) == ("backlog", "outside_window")
+    travel_to("08:05")
+    assert floor.work() == 1
 
 
 @pytest.mark.django_db(transaction=True)

@@ -125,6 +125,7 @@ class LeadSerializer(serializers.ModelSerializer):
     """A lead. `reason`: why it waits, or why it ended. `disposition` and `notes`: as reported.
 
     `wanted_at`: from when its campaign's patience is counted: when it was planned, or a switch's hold of it ended.
+    The time that it waits for a line, once it is due, is added when it is deferred.
     """
 
     campaign = serializers.CharField(source="campaign.code")

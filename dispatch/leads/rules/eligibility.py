@@ -29,6 +29,7 @@ from dispatch.leads.rules.retries import (
     End,
     LeadFacts,
     Verdict,
+    end_of_patience,
     first_moment_below_limit,
     up_to_ms,
 )
@@ -178,7 +179,7 @@ def _first_permitted_moment(lead: LeadFacts, campaign: CampaignRules, batch: Bat
     Otherwise defer the lead to the first moment at which all three do, or end it.
     """
     moment, reason = batch.now, None
-    given_up = lead.wanted_at + timedelta(hours=campaign.patience_h)
+    given_up = end_of_patience(lead, campaign, batch.now)
     for _ in range(ROUNDS):
         before = moment
         for limit in (_limit_by_hours, _limit_by_day, _limit_by_rate):

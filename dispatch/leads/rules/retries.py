@@ -131,9 +131,21 @@ def after_cancellation(verdict: Defer | End, outcome: Outcome) -> End:
     return End(Outcome.CANCELLED, Reason.BY_HAND)
 
 
-def within_patience(lead: LeadFacts, campaign: CampaignRules, verdict: Verdict, outcome: Outcome) -> Verdict:
+def end_of_patience(lead: LeadFacts, campaign: CampaignRules, now: datetime) -> datetime:
+    """Return the latest moment to which the lead may be deferred now.
+
+    The time for which it was due, but waited in the ready queue, does not count: a line was missing or calling was
+    stopped, not a permitted time.
+    """
+    waited = max(now - lead.due_at, timedelta())
+    return lead.wanted_at + waited + timedelta(hours=campaign.patience_h)
+
+
+def within_patience(
+    lead: LeadFacts, campaign: CampaignRules, verdict: Verdict, outcome: Outcome, now: datetime
+) -> Verdict:
     """Return the verdict, or an end with this outcome if it defers the lead beyond the campaign's patience."""
-    if isinstance(verdict, Defer) and verdict.until > lead.wanted_at + timedelta(hours=campaign.patience_h):
+    if isinstance(verdict, Defer) and verdict.until > end_of_patience(lead, campaign, now):
         return End(outcome, verdict.reason)
     return verdict
 
@@ -206,7 +218,7 @@ class LeadFacts(NamedTuple):
     external_id: str
     attempts: int
     token: int
-    wanted_at: datetime  # when it was to be called; its patience is counted from then
+    wanted_at: datetime  # when it was to be called, plus its waits for lines; its patience is counted from then
     due_at: datetime
     reason: str
     refusals: int = 0

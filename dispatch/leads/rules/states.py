@@ -55,8 +55,10 @@ WOULD_CALL = "called"
 class Reason(StrEnum):
     """Why a lead waits, or why it ended."""
 
+    # The kill switch. Due leads wait for it in the ready queue, so their rows have no reason; it describes the
+    # wait of leads and follow-up texts.
+    STOPPED = "stopped"
     # It is held by a switch. When the switch is lifted, `services.switches.release_leads` releases it immediately.
-    STOPPED = "stopped"  # the kill switch
     ORGANIZATION_OFF = "organization_off"
     ORGANIZATION_PAUSED = "organization_paused"
     CAMPAIGN_PAUSED = "campaign_paused"
@@ -90,7 +92,7 @@ class Reason(StrEnum):
     MOST_ATTEMPTS = "most_attempts"
 
 
-# Reasons for which a switch holds a lead.
+# Reasons for which a switch holds a lead. STOPPED is here for the index `lead_held`, which includes it.
 HELD = (
     Reason.STOPPED, Reason.ORGANIZATION_OFF, Reason.ORGANIZATION_PAUSED, Reason.CAMPAIGN_PAUSED, Reason.NO_SCRIPT,
     Reason.DRY_RUN,

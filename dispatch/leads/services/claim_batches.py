@@ -171,7 +171,8 @@ class ClaimBatch:
                     self._record_outcome(self.reservations[lead.id], "asked")
                     continue
                 # a campaign's system that always defers a lead must not keep it forever
-                verdict = within_patience(lead, campaign, self.answers[lead.id], Outcome.PRECHECK_FAILED)
+                answer = self.answers[lead.id]
+                verdict = within_patience(lead, campaign, answer, Outcome.PRECHECK_FAILED, self.as_of)
             if isinstance(verdict, Defer):
                 later.append((lead, verdict))
             elif campaign.mode == Mode.DRY_RUN:
@@ -310,6 +311,7 @@ class ClaimBatch:
                 "ids": sql.integers(lead.id for lead, _ in later),
                 "dues": [verdict.until for _, verdict in later],
                 "reasons": sql.texts(verdict.reason for _, verdict in later),
+                "now": self.as_of,
             },
         )
         for lead, verdict in later:

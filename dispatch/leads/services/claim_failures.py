@@ -84,8 +84,9 @@ def _record_failure(reservation: Reservation, error: Exception) -> datetime | No
             details |= {"outcome": Outcome.FAILED, "reason": Reason.ERROR}
             events.append(lead.organization_id, "lead.finished", lead.pk, **details)
             return None
+        lead.wanted_at += max(now - lead.due_at, timedelta())  # as in `sql.DEFER`
         lead.due_at, lead.reason = now + DELAY * 2 ** (failures - 1), Reason.ERROR
-        lead.save(update_fields=["due_at", "reason"])
+        lead.save(update_fields=["due_at", "wanted_at", "reason"])
         events.append(
             lead.organization_id, FAILED, lead.pk, **details, failures=failures, due_at=lead.due_at.isoformat()
         )
