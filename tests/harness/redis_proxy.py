@@ -175,9 +175,7 @@ class RedisProxy:
 class _Connection:
     """One client's connection and its counterpart to the server."""
 
-    def __init__(
-        self, proxy: RedisProxy, downstream: socket.socket, upstream: socket.socket, number: int
-    ) -> None:
+    def __init__(self, proxy: RedisProxy, downstream: socket.socket, upstream: socket.socket, number: int) -> None:
         self.proxy, self.downstream, self.upstream, self.number = proxy, downstream, upstream, number
         self.held: list[tuple[float, bytes]] = []  # answers and the moments at which they may pass
         self.is_unanswered = self.is_cut = False

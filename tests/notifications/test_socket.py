@@ -122,9 +122,7 @@ def test_missed_events_come_first_and_once(app_url, ours):
         assert hear(socket)["id"] == Notification.objects.order_by("-pk").first().pk
 
 
-def test_a_page_hears_of_alerts_after_the_database_lost_its_last_commits(
-    app_url, ours, monkeypatch, settings
-):
+def test_a_page_hears_of_alerts_after_the_database_lost_its_last_commits(app_url, ours, monkeypatch, settings):
     """The ids that the page knows are used again, so it hears them as new ones, also if pushes are lost."""
     settings.SOCKET_RECHECK_S = 0.2
     with listening(app_url, ours.dispatcher, "?last_event_id=1000000&since=1000000") as socket:
