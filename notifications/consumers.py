@@ -95,6 +95,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
 
     organization_id = 0  # not joined yet
     language = languages.DEFAULT
+    last_id = floor = 0  # of the notifications that were sent, and of the events for the next check
     _frames: list[float] = []  # times of the most recent frames
     watch: asyncio.Task[None] | None = None
 
