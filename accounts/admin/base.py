@@ -35,9 +35,9 @@ An action without permissions requires "change". A custom `form` derives from Ow
 listed in `read_only_actions`. Bulk actions ask for confirmation (`confirmation`): the description "Pause: no new
 calls" provides the button and its explanation; those in `actions_without_asking` do not ask. For models
 without an edit form, set `admin_may = ACT`. A row's history shows its events (`history`); `subject` names its
-model in the event log if that differs from the model's name. A field of the model is in the form's `changed_data`
-only if it differs from what the page showed, and only `changed_columns` are written: others may have changed the
-row since.
+model in the event log if that differs from the model's name. A field of a row, also of one in an inline, is in the
+form's `changed_data` only if it differs from what the page showed, and only `changed_columns` are written: others
+may have changed the row since.
 """
 
 from __future__ import annotations
@@ -58,22 +58,21 @@ from django.urls import reverse
 from django.utils.translation import gettext
 from phonenumber_field.formfields import PhoneNumberField
 from rest_framework.exceptions import APIException
-from unfold.admin import ModelAdmin, StackedInline, TabularInline
+from unfold.admin import ModelAdmin
 from unfold.dataclasses import UnfoldAction
-from unfold.forms import PaginationInlineFormSet
-from unfold.overrides import FORMFIELD_OVERRIDES_INLINE
 
 from accounts.admin import filters as admin_filters
 from accounts.admin import widgets
 from accounts.admin.confirmation import ConfirmationMixin
 from accounts.admin.history import EventHistoryMixin
+from accounts.admin.inlines import OwnedStackedInline, OwnedTabularInline
 from accounts.admin.tenant_scope import (
     ACT,
     EVERYTHING,
     VIEW,
     OwnedForm,
     RoleRules,
-    organization_id_of,
+    changed_columns,
     owned_filter,
 )
 from accounts.models import Organization
@@ -315,13 +314,8 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
 
     def get_form(self, request: HttpRequest, obj: Any = None, change: bool = False, **kwargs: Any) -> Any:
         form = super().get_form(request, obj, change, **kwargs)
-        own = {field.name for field in self.opts.get_fields()}
         if issubclass(self.model, OwnedModel) and (field := form.base_fields.get("organization")):
             self._prepare_organization(field, request, obj)
-        for name, field in form.base_fields.items() if obj else ():
-            field.show_hidden_initial = name in own and _can_say_what_it_showed(field)
-            if issubclass(field.hidden_widget, forms.MultipleHiddenInput):
-                field.hidden_widget = widgets.ShownChoices
         for field in form.base_fields.values():  # of a row without an organization; OwnedForm knows others
             if isinstance(field, PhoneNumberField):
                 use_region(field, getattr(request.organization, "default_region", ""))
@@ -386,43 +380,6 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         return HttpResponse(headers={"HX-Redirect": self._page_of(object_id)})
 
 
-class OwnedInlineFormSet(PaginationInlineFormSet):
-    """Validate inline rows as rows of their parent's organization."""
-
-    def get_page_num(self) -> int:
-        """Return the page number that the request names, or 1 if it is not valid."""
-        key = self.get_pagination_key()
-        return read_id(self.request.GET.get(key) or self.request.POST.get(key, "")) or 1
-
-    def full_clean(self) -> None:
-        # Not earlier: a new parent has no organization until its own form is validated.
-        for form in self.forms:
-            if isinstance(form.instance, OwnedModel) and form.instance.organization_id is None:
-                form.instance.organization_id = organization_id_of(self.instance)
-        super().full_clean()
-
-
-class _OwnedInline(RoleRules):
-    form = OwnedForm
-    formset = OwnedInlineFormSet
-    exclude: tuple[str, ...] = ("organization",)
-    extra = 0
-    formfield_overrides = FORMFIELD_OVERRIDES_INLINE | widgets.OVERRIDES
-
-    def get_queryset(self, request: HttpRequest) -> models.QuerySet:
-        rows = super().get_queryset(request)  # type: ignore[misc]
-        organizations = self.organizations_where(request, "view")
-        return rows if organizations is None else rows.filter(organization_id__in=organizations)
-
-
-class OwnedTabularInline(_OwnedInline, TabularInline):
-    """Edit owned rows under their parent, as a table."""
-
-
-class OwnedStackedInline(_OwnedInline, StackedInline):
-    """Edit owned rows under their parent, as blocks."""
-
-
 def render_secret_once(
     model_admin: OwnedAdmin, request: HttpRequest, title: str, text: str, secret: str
 ) -> HttpResponse:
@@ -447,18 +404,6 @@ def _why_refused(error: Exception) -> str:
     if not is_conflict(error):
         raise error
     return gettext("Someone else is changing this. Try again in a moment.")
-
-
-def changed_columns(form: Any) -> list[str]:
-    """Return the changed columns of the form's model, for `save(update_fields=…)`: the others may be outdated."""
-    return [field.name for field in form.instance._meta.concrete_fields if field.name in form.changed_data]
-
-
-def _can_say_what_it_showed(field: forms.Field) -> bool:
-    """Return whether the page may carry the value that the field shows, and can send it back as one value."""
-    is_secret = getattr(field.widget, "input_type", "") == "password"
-    is_split = isinstance(field.widget, forms.MultiWidget)
-    return not (field.disabled or is_secret or is_split or isinstance(field, forms.FileField))
 
 
 def _named_rows(listed: list[Any]) -> list[Any]:

@@ -12,11 +12,13 @@ from django.contrib import admin
 from django.contrib.admin.utils import get_fields_from_path
 from django.core.exceptions import NON_FIELD_ERRORS, ValidationError
 from django.db import models
+from django.forms.models import InlineForeignKeyField
 from django.http import HttpRequest
 from django.utils.text import capfirst
 from django.utils.translation import gettext
 from phonenumber_field.formfields import PhoneNumberField
 
+from accounts.admin.widgets import ShownChoices
 from accounts.models import Membership, Organization, User
 from accounts.phone_inputs import use_region
 from accounts.scoping import OwnedModel
@@ -112,20 +114,36 @@ class OwnedForm(forms.ModelForm):
 
     Phone numbers are shown and read as those of the organization's region.
     `one_value`: fields that form one value, such as a position. If one is changed, the page's values of all count.
+    `stored_elsewhere`: fields that are no fields of the model, but show a stored value, which is their `initial`.
     """
 
     one_value: tuple[str, ...] = ()
+    stored_elsewhere: tuple[str, ...] = ()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._is_new = self.instance._state.adding
-        for name, field in self.fields.items():
-            if self.is_bound and field.show_hidden_initial and self.add_initial_prefix(name) not in self.data:
-                field.show_hidden_initial = False  # the page did not say what it showed: compare with the row
+        if not self._is_new:
+            self.compare_with_page()
         phones = [field for field in self.fields.values() if isinstance(field, PhoneNumberField)]
         if phones and (organization := self._organization()):
             for field in phones:
                 use_region(field, organization.default_region)
+
+    def compare_with_page(self) -> None:
+        """Let the page say which values it shows, and compare what it sends with these.
+
+        A field of which a page does not say it is compared with the row.
+        """
+        stored = {field.name for field in self._meta.model._meta.get_fields()} | {*self.stored_elsewhere}
+        for name, field in self.fields.items():
+            field.show_hidden_initial = (
+                name in stored
+                and _can_say_what_it_showed(field)
+                and not (self.is_bound and self.add_initial_prefix(name) not in self.data)
+            )
+            if issubclass(field.hidden_widget, forms.MultipleHiddenInput):
+                field.hidden_widget = ShownChoices
 
     def _organization(self) -> Organization | None:
         """Return the organization of the row, or the one that is chosen for a new row."""
@@ -152,7 +170,7 @@ class OwnedForm(forms.ModelForm):
         for name in {*self.cleaned_data} - own:
             bound = self[name]
             if bound.field.has_changed(bound.initial, bound.data):
-                value = getattr(self.instance, name)
+                value = bound.initial if name in self.stored_elsewhere else getattr(self.instance, name)
                 self.cleaned_data[name] = value.all() if isinstance(value, models.Manager) else value
 
     def clean(self) -> dict[str, Any]:
@@ -164,6 +182,14 @@ class OwnedForm(forms.ModelForm):
                 self.add_error(name, gettext("This belongs to another organization."))
         return cleaned
 
+    def save(self, commit: bool = True) -> Any:
+        """Save the row; of an existing one, only the columns that the form changed."""
+        if self.errors or self._is_new or not commit:
+            return super().save(commit)
+        self.instance.save(update_fields=changed_columns(self))
+        self._save_m2m()
+        return self.instance
+
     def _save_m2m(self) -> None:
         """Write the relations that the form changed; all of a new row."""
         cleaned = self.cleaned_data
@@ -173,20 +199,36 @@ class OwnedForm(forms.ModelForm):
         self.cleaned_data = cleaned
 
     def add_error(self, field: str | None, error: Any) -> None:
-        """Add an error. That of a field which the form lacks, such as a read-only one, is shown above the form."""
+        """Add an error. That of a field which the page does not show is shown above the form."""
         found = error if isinstance(error, ValidationError) else ValidationError(error)
         if hasattr(found, "error_dict"):
             for name, errors in found.error_dict.items():
                 self.add_error(None if name == NON_FIELD_ERRORS else name, errors)
             return
-        if field is not None and field not in self.fields:
-            label = capfirst(self._meta.model._meta.get_field(field).verbose_name)
+        shown = self.fields.get(field) if field is not None else None
+        if isinstance(shown, InlineForeignKeyField):  # "Voice agent with this Campaign already exists."
+            field = None
+        elif field is not None and (shown is None or shown.widget.is_hidden):
+            label = shown.label if shown else self._meta.model._meta.get_field(field).verbose_name
+            label = capfirst(label or field)
             field, found = None, ValidationError([f"{label}: {message}" for message in found.messages])
         super().add_error(field, found)
 
     def _get_validation_exclusions(self) -> set[str]:
         excluded: set[str] = super()._get_validation_exclusions()  # type: ignore[misc]
         return excluded - {"organization"} if organization_id_of(self.instance) else excluded
+
+
+def changed_columns(form: Any) -> list[str]:
+    """Return the changed columns of the form's model, for `save(update_fields=…)`: the others may be outdated."""
+    return [field.name for field in form.instance._meta.concrete_fields if field.name in form.changed_data]
+
+
+def _can_say_what_it_showed(field: forms.Field) -> bool:
+    """Return whether the page may carry the value that the field shows, and can send it back as one value."""
+    is_secret = getattr(field.widget, "input_type", "") == "password"
+    is_split = isinstance(field.widget, forms.MultiWidget)
+    return not (field.disabled or is_secret or is_split or isinstance(field, forms.FileField))
 
 
 class OwnedChoices:

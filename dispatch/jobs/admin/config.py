@@ -12,8 +12,9 @@ from django.http import HttpRequest
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from accounts.admin.base import VIEW, OwnedAdmin, OwnedForm, changed_columns
+from accounts.admin.base import VIEW, OwnedAdmin, OwnedForm
 from accounts.admin.extensions import extend_admin
+from accounts.admin.tenant_scope import changed_columns
 from dispatch.capacity.models import OutboundNumber
 from dispatch.core.labels import label
 from dispatch.jobs import policies

@@ -9,7 +9,8 @@ from django.utils.text import format_lazy
 from django.utils.translation import gettext
 from django.utils.translation import gettext_lazy as _
 
-from accounts.admin.base import OwnedForm, OwnedInlineFormSet, OwnedStackedInline, OwnedTabularInline
+from accounts.admin.base import OwnedForm, OwnedStackedInline, OwnedTabularInline
+from accounts.admin.inlines import OwnedInlineFormSet
 from accounts.models import Organization
 from dispatch.core.labels import label
 from dispatch.leads.admin.recordings import HELP, RecordingField, WithRecordings
@@ -35,11 +36,21 @@ class KeyBranchForm(WithRecordings):
         ]  # fmt: skip
 
 
-def sent_agent(data: Any) -> str:
-    """Return when the voice agent of a sent campaign form starts, "answer" or "key", or "" if it has none."""
-    if not data.get("agent-0-url", "").strip() or data.get("agent-0-DELETE"):
-        return ""
-    return str(data.get("agent-0-starts", ""))
+def sent_agent(data: Any, campaign_id: int | None) -> str:
+    """Return when the voice agent starts after a campaign form is saved, "answer" or "key"; "" if there is none.
+
+    An agent that another person added, removed or changed since the page was shown counts as it is now.
+    """
+    stored = VoiceAgent.objects.filter(campaign=campaign_id).first() if campaign_id else None
+    if is_shown := bool(data.get("agent-0-id")):
+        if data.get("agent-0-DELETE") or stored is None:
+            return ""
+        if data.get("agent-0-starts") == data.get("initial-agent-0-starts"):
+            return str(stored.starts)
+    if stored is not None and not is_shown:
+        return str(stored.starts)
+    is_entered = data.get("agent-0-url", "").strip() and not data.get("agent-0-DELETE")
+    return str(data.get("agent-0-starts", "")) if is_entered else ""
 
 
 class KeyBranchFormSet(OwnedInlineFormSet):
@@ -56,7 +67,7 @@ class KeyBranchFormSet(OwnedInlineFormSet):
             raise ValidationError(problem)
         organization = Organization.objects.filter(pk=self.instance.organization_id).first()
         for form in kept:
-            if form.cleaned_data.get("action") == Action.AGENT and not sent_agent(self.data):
+            if form.cleaned_data.get("action") == Action.AGENT and not sent_agent(self.data, self.instance.pk):
                 form.add_error("action", gettext(NO_AGENT))
             phones = split_names(form.cleaned_data.get("phones") or "")
             if organization is not None and (problem := phones_problem(organization, phones)):

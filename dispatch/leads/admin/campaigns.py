@@ -99,7 +99,7 @@ class CampaignForm(WithRecordings):
         script, answer_url = cleaned.get("script"), cleaned.get("answer_url")
         if script is None or answer_url is None:
             return cleaned
-        agent_answers = sent_agent(self.data) == VoiceAgent.Starts.ANSWER
+        agent_answers = sent_agent(self.data, self.instance.pk) == VoiceAgent.Starts.ANSWER
         has_recording = cleaned.get("recording") is not None or "recording" in self.errors
         is_paused = self.instance.is_paused
         if problem := script_problem(
