@@ -116,6 +116,22 @@ class OwnedInlineFormSet(PaginationInlineFormSet):
                 return [name for name in constraint.fields if name != self.fk.name]
         return []
 
+    def save_existing_objects(self, commit: bool = True) -> list[Any]:
+        """Remove rows first, because others may take their place. Rows may also exchange their places."""
+        stored = [form for form in self.initial_forms if not form.instance._state.adding]
+        removed = [form.instance for form in stored if form in self.deleted_forms]
+        for row in removed:
+            self.delete_existing(row, commit=commit)
+        names = self._unique_names()
+        moved = [form for form in stored if form.instance not in removed and {*names} & {*form.changed_data}]
+        if len(moved) > 1:
+            self.model._base_manager.filter(pk__in=[form.instance.pk for form in moved]).delete()
+            for form in moved:
+                form.insert_again()
+        saved: list[Any] = super().save_existing_objects(commit)
+        self.deleted_objects = removed
+        return saved
+
 
 def _values(row: Any, names: list[str]) -> tuple[Any, ...]:
     return tuple(getattr(row, name) for name in names)

@@ -190,6 +190,10 @@ class OwnedForm(forms.ModelForm):
         self._save_m2m()
         return self.instance
 
+    def insert_again(self) -> None:
+        """Let `save` write the whole row with its key, because it was deleted to make its place free."""
+        self._is_new = True
+
     def _save_m2m(self) -> None:
         """Write the relations that the form changed; all of a new row."""
         cleaned = self.cleaned_data

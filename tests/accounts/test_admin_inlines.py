@@ -195,6 +195,38 @@ def test_agent_that_another_person_added_makes_a_script_unnecessary(root: Client
     assert "Add a voice agent" in page
 
 
+def steps(organization: Organization, *audiences: str) -> EscalationPolicy:
+    policy = EscalationPolicy.objects.create(organization=organization)
+    for position, audience in enumerate(audiences, start=1):
+        policy.steps.create(organization=organization, audience=audience, position=position, after_s=position)
+    return policy
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"steps-0-position": 2, "steps-1-position": 1}, [(1, "admins"), (2, "on_duty"), (3, "dispatchers")]),
+        ({"steps-0-position": 2, "steps-1-position": 3, "steps-2-position": 1},
+         [(1, "dispatchers"), (2, "on_duty"), (3, "admins")]),
+        ({"steps-0-position": 2, "steps-1-position": 3, "steps-2-position": 4},
+         [(2, "on_duty"), (3, "admins"), (4, "dispatchers")]),
+        ({"steps-0-position": 3, "steps-2-DELETE": "on"}, [(2, "admins"), (3, "on_duty")]),
+    ],
+)  # fmt: skip
+def test_rows_exchange_their_places(root: Client, changes: dict[str, Any], expected: list[Any]) -> None:
+    policy = steps(make.organization("Ours"), "on_duty", "admins", "dispatchers")
+    keys = {row.audience: (row.pk, row.after_s) for row in policy.steps.all()}
+    send_form(root, policy, {**open_form(root, policy), **changes})
+    assert [(row.position, row.audience) for row in policy.steps.all()] == expected
+    assert all(keys[row.audience] == (row.pk, row.after_s) for row in policy.steps.all())
+
+
+def test_two_rows_with_one_place_are_refused(root: Client) -> None:
+    policy = steps(make.organization("Ours"), "on_duty", "admins")
+    page = root.post(path_of(policy), {**open_form(root, policy), "steps-1-position": 1}).content.decode()
+    assert "Please correct the duplicate" in page
+
+
 def test_no_row_of_an_unchanged_page_counts_as_changed(ours: Tenant, root: Client) -> None:
     counted: dict[str, list[str]] = {}
     for model, page_of_model in admin.site._registry.items():
