@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +20,7 @@ from dispatch.core.events import SYSTEM
 from dispatch.jobs.models import CustomerTextPolicy, PublicForm
 from dispatch.leads.models import CustomerRate
 from dispatch.outbox.models import EventType
+from dispatch.outbox.services import catalog
 from dispatch.schedules.models import ConcurrencyLimit, ExclusionCalendar
 from notifications.models import AlertChannel, EscalationPolicy, Route
 from tests.support import factories as make
@@ -192,6 +194,32 @@ def test_open_page_keeps_the_first_skill_that_another_person_chose() -> None:
     row.preferred_skills.add(make.skill(organization, "oil"))
     send_form(root, row, {**form, "name": "Renamed"})
     assert [skill.code for skill in row.preferred_skills.all()] == ["oil"]
+
+
+def test_open_page_keeps_the_schema_that_another_person_entered() -> None:
+    schema, theirs = {"type": "object", "required": ["id"]}, {"type": "object", "required": ["id", "total"]}
+    given = {"name": "invoice.paid", "schema": schema, "example": {"id": 1}}
+    row = catalog.create_type(make.organization("Ours"), given, actor=SYSTEM)
+    root = browser(make.user("Root", is_superuser=True))
+    form = open_form(root, row)
+    catalog.change_type(row.pk, {"schema": theirs, "example": {"id": 1, "total": 5}}, actor=SYSTEM)
+    send_form(root, row, {**form, "description": "An invoice was paid."})
+    assert (row.description, row.version) == ("An invoice was paid.", 2)
+    answer = root.post(path_of(row), {**form, "example": '{"id": 2}'})
+    assert "total" in str(answer.context["adminform"].form.errors["example"])
+    assert json.loads(filled_in(answer)["schema"]) == theirs, "the page shows what the example does not match"
+    send_form(root, row, {**filled_in(answer), "example": '{"id": 2, "total": 7}'})
+    assert catalog.current_content(row) == (theirs, {"id": 2, "total": 7})
+    assert row.version == 3
+
+
+def test_page_of_an_event_type_without_a_schema_shows_an_empty_field() -> None:
+    row = event_type(make.organization("Ours"))
+    root = browser(make.user("Root", is_superuser=True))
+    form = open_form(root, row)
+    assert (form["schema"], form["example"]) == ("", "")
+    send_form(root, row, form)
+    assert row.version == 0
 
 
 def test_open_page_is_checked_with_what_another_person_entered() -> None:

@@ -44,6 +44,8 @@ def event_type_choices(own: QuerySet, current: list[str]) -> list[tuple[str, lis
 class EventTypeForm(OwnedForm):
     """Edit an event type. Another schema or example makes a new version."""
 
+    stored_elsewhere = ("schema", "example")
+
     schema = BoundedJSONField(
         required=False,
         label=_("JSON Schema"),
@@ -80,9 +82,19 @@ class EventTypeForm(OwnedForm):
         try:
             services.check_content(cleaned.get("schema"), cleaned.get("example"))
         except ValidationError as error:
+            self._show_current({*self.stored_elsewhere} - {*self.changed_data})
             for name, problems in error.error_dict.items():
                 self.add_error(name, problems)
         return cleaned
+
+    def _show_current(self, names: set[str]) -> None:
+        """Show again what is stored, not what the page showed before: another person may have changed it."""
+        if self.instance.pk and names:
+            shown: Any = self.data
+            self.data = shown = shown.copy()
+            for name in names:
+                text = self.fields[name].prepare_value(self.initial[name])
+                shown[self.add_prefix(name)] = shown[self.add_initial_prefix(name)] = text
 
 
 @admin.register(EventType)
