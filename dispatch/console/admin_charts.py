@@ -1,4 +1,8 @@
-"""Compute line and bar charts over days for the admin, as SVG: from zero and with direct labels."""
+"""Compute line and bar charts over days for the admin, as SVG: from zero and with direct labels.
+
+A browser scales a drawing with its labels. So each chart has two drawings, a wide and a narrow one, and the style
+sheet shows the one whose labels are readable.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import ceil, floor, log10
 
-WIDTH, HEIGHT = 560, 190
-LEFT, RIGHT, TOP, BOTTOM = 52, 64, 14, 24
+HEIGHT, TOP, BOTTOM = 194, 14, 28
+# Room for the labels of the scale, for those of lines, and beside bars.
+LEFT, BESIDE_LINES, BESIDE_BARS = 66, 88, 30
+# Room for the label of a day.
+DAY_WIDTH = 84
 STEPS = (1, 2, 5, 10)
 # Steps of a time axis, in seconds.
 TIME_STEPS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 28800, 86400)
@@ -53,27 +60,36 @@ class Tick:
 
 
 @dataclass(frozen=True)
-class Chart:
-    """A chart in drawing units, with lines or bars. `ticks` label its scale and `days` its time axis."""
+class Drawing:
+    """A chart in drawing units. `ticks` label its scale, which ends at x = `right`, and `days` its time axis."""
 
-    title: str
+    name: str
+    width: int
+    right: int
     lines: list[Series]
     bars: list[Bar]
     ticks: list[Tick]
     days: list[Tick]
-    width: int = WIDTH
     height: int = HEIGHT
     left: int = LEFT
     floor: int = HEIGHT - BOTTOM
 
-    @property
-    def right(self) -> int:
-        """Return the x coordinate at which the scale ends and the labels begin."""
-        return self.width - RIGHT
+
+@dataclass(frozen=True)
+class Chart:
+    """A chart with lines or bars, drawn for wide and for narrow pages."""
+
+    title: str
+    drawings: list[Drawing]
 
     @property
     def is_empty(self) -> bool:
-        return not self.bars and not any(line.marks for line in self.lines)
+        first = self.drawings[0]
+        return not first.bars and not any(line.marks for line in first.lines)
+
+
+# Name of a drawing → its width.
+WIDTHS = {"wide": 560, "narrow": 300}
 
 
 Values = Sequence[float | None]
@@ -96,17 +112,33 @@ def line_chart(
     highest = max((value for _, _, values in series for value in values if value is not None), default=0.0)
     ticks = _ticks(top or highest, times)
     end = ticks[-1]
-    lines = [_build_series(label, tone, values, end, days, words) for label, tone, values in series]
     marks = [Tick(_y(value, end), words(value)) for value in ticks]
-    return Chart(title, _spread_labels(lines), [], marks, _days(days))
+    drawings = []
+    for name, width in WIDTHS.items():
+        right = width - BESIDE_LINES
+        lines = [_build_series(label, tone, values, end, days, words, right) for label, tone, values in series]
+        drawings.append(Drawing(name, width, right, _spread_labels(lines), [], marks, _days(days, right)))
+    return Chart(title, drawings)
 
 
 def bar_chart(title: str, days: Sequence[str], values: Sequence[float], words: Callable[[float], str]) -> Chart:
     """Build a bar chart with one bar per day."""
     ticks = _ticks(max(values, default=0.0), times=False)
     end = ticks[-1]
-    room = (WIDTH - LEFT - RIGHT) / max(1, len(days))
-    bars = [
+    marks = [Tick(_y(value, end), words(value)) for value in ticks]
+    drawings = []
+    for name, width in WIDTHS.items():
+        right = width - BESIDE_BARS
+        bars = _bars(days, values, end, words, right)
+        drawings.append(Drawing(name, width, right, [], bars, marks, _days(days, right)))
+    return Chart(title, drawings)
+
+
+def _bars(
+    days: Sequence[str], values: Sequence[float], end: float, words: Callable[[float], str], right: int
+) -> list[Bar]:
+    room = (right - LEFT) / max(1, len(days))
+    return [
         Bar(
             round(LEFT + n * room + room * 0.12, 1),
             _y(value, end),
@@ -117,7 +149,6 @@ def bar_chart(title: str, days: Sequence[str], values: Sequence[float], words: C
         for n, (day, value) in enumerate(zip(days, values, strict=True))
         if value
     ]
-    return Chart(title, [], bars, [Tick(_y(value, end), words(value)) for value in ticks], _days(days))
 
 
 def _build_series(
@@ -127,13 +158,14 @@ def _build_series(
     end: float,
     days: Sequence[str],
     words: Callable[[float], str],
+    right: int,
 ) -> Series:
     path, marks, pen = "", [], "M"
     for n, value in enumerate(values):
         if value is None:
             pen = "M"
             continue
-        x, y = _x(n, len(values)), _y(value, end)
+        x, y = _x(n, len(values), right), _y(value, end)
         path += f"{pen}{x} {y}"
         pen = "L"
         marks.append(Mark(x, y, f"{days[n]}, {label}: {words(value)}"))
@@ -145,14 +177,14 @@ def _spread_labels(lines: list[Series]) -> list[Series]:
     placed: list[Series] = []
     last = -100.0
     for line in sorted(lines, key=lambda series: series.label_y):
-        y = max(line.label_y, last + 13)
+        y = max(line.label_y, last + 14)
         placed.append(Series(line.label, line.tone, line.path, line.marks, y))
         last = y
     return placed
 
 
-def _x(n: int, count: int) -> float:
-    room = (WIDTH - LEFT - RIGHT) / max(1, count)
+def _x(n: int, count: int, right: int) -> float:
+    room = (right - LEFT) / max(1, count)
     return round(LEFT + (n + 0.5) * room, 1)
 
 
@@ -175,8 +207,8 @@ def _ticks(highest: float, times: bool) -> list[float]:
     return [n * step for n in range(ceil(highest / step - 1e-9) + 1)]
 
 
-def _days(days: Sequence[str]) -> list[Tick]:
+def _days(days: Sequence[str], right: int) -> list[Tick]:
     """Label the first day and every n-th day after it, as many as fit."""
-    every = max(1, ceil(len(days) / (WIDTH // 110)))
+    every = max(1, ceil(len(days) * DAY_WIDTH / (right - LEFT)))
     shown = list(range(0, len(days), every))
-    return [Tick(_x(n, len(days)), days[n]) for n in shown]
+    return [Tick(_x(n, len(days), right), days[n]) for n in shown]
