@@ -1,7 +1,8 @@
 """Read the days and intervals of an iCalendar file (RFC 5545), with limits.
 
 Canceled events are left out, and so are the original times of moved instances. Recurring events are expanded
-for a window of time, by the same rules as schedules.
+for a window of time, by the same rules as schedules. Their additional dates (RDATE) are added. What would change
+the result and is not supported, such as a change of all later instances, is refused by name.
 Time zones that a file defines are not used, because their rules could take forever to evaluate: times in a zone
 without a standard name have no zone.
 """
@@ -18,6 +19,7 @@ from zoneinfo import ZoneInfo
 
 from icalendar import Calendar
 
+from dispatch.core.languages import gettext as _
 from dispatch.schedules.rules import rrules
 
 MAX_BYTES = 256 * 1024
@@ -31,7 +33,8 @@ MAX_STEPS, STEPS_PER_OCCURRENCE = 1_000_000, 10
 BEFORE, AHEAD = timedelta(days=31), timedelta(days=3 * 366)
 # Only these properties are parsed: others may be large, and are not used.
 _PROPERTIES = {
-    "BEGIN", "END", "UID", "DTSTART", "DTEND", "DURATION", "RRULE", "EXDATE", "RECURRENCE-ID", "SUMMARY", "STATUS",
+    "BEGIN", "END", "UID", "DTSTART", "DTEND", "DURATION", "RRULE", "RDATE", "EXDATE", "EXRULE", "RECURRENCE-ID",
+    "SUMMARY", "STATUS",
 }  # fmt: skip
 _DAY = timedelta(days=1)
 _FIRST, _LAST = date(1970, 1, 1), date(9000, 1, 1)
@@ -55,6 +58,8 @@ def read_entries(content: str, now: datetime) -> list[list[str]]:
         raise UnreadableCalendar(f"This is not an iCalendar file: {str(error)[:200]}") from None
     entries: list[list[str]] = []
     search = rrules.Search(MAX_STEPS)
+    for event in events:
+        _check_supported(event)
     replaced = _replaced_starts(events)
     for event in events:
         if str(event.get("STATUS", "")).upper() == "CANCELLED":
@@ -82,6 +87,36 @@ def _needed_lines(content: str) -> list[str]:
     return kept
 
 
+def _check_supported(event: Any) -> None:
+    """Raise UnreadableCalendar for a property that would change the result, but is not supported."""
+    name = _name_of(event)
+    if "EXRULE" in event:
+        raise UnreadableCalendar(
+            _(
+                "The event “{name}” has an EXRULE, which is not supported. List the excluded dates in EXDATE."
+            ).format(name=name)
+        )
+    if "RECURRENCE-ID" not in event:
+        return
+    try:
+        original = event["RECURRENCE-ID"]
+        is_date, has_range = isinstance(original.dt, date), "RANGE" in original.params
+    except Exception:  # a property that is given twice has no date; the parser raises many kinds of error
+        is_date = has_range = False
+    if not is_date:
+        raise UnreadableCalendar(_("The event “{name}” has no usable RECURRENCE-ID.").format(name=name))
+    if has_range:
+        words = _(
+            "The event “{name}” changes all instances from {day} on (RANGE=THISANDFUTURE), which is not "
+            "supported. End the series before that day, and add another series from it on."
+        )
+        raise UnreadableCalendar(words.format(name=name, day=f"{original.dt:%Y-%m-%d}"))
+
+
+def _name_of(event: Any) -> str:
+    return " ".join(str(event.get("SUMMARY", "")).split())[:MAX_NAME_LENGTH]
+
+
 def _replaced_starts(events: Iterable[Any]) -> dict[str, list[date | datetime]]:
     """Return the original starts of the instances that a separate event moves, changes or cancels, by UID."""
     replaced: dict[str, list[date | datetime]] = defaultdict(list)
@@ -95,7 +130,7 @@ def _replaced_starts(events: Iterable[Any]) -> dict[str, list[date | datetime]]:
 def _entries_of(
     event: Any, replaced: Collection[date | datetime], now: datetime, search: rrules.Search
 ) -> Iterator[list[str]]:
-    name = " ".join(str(event.get("SUMMARY", "")).split())[:MAX_NAME_LENGTH]
+    name = _name_of(event)
     try:
         start = event["DTSTART"].dt
         if isinstance(start, datetime) and not isinstance(start.tzinfo, ZoneInfo | timezone | None):
@@ -141,15 +176,52 @@ def _starts(
 
     `replaced` are the starts of instances that have a separate event.
     """
-    if "RRULE" not in event:
+    if not {"RRULE", "RDATE"} & {*event}:
         if _is_recent(start + length, now):
             yield start
         return
+    search.spend(len(replaced))
+    excluded = {_wall_in_zone_of(start, at) for at in (*_dates(event, "EXDATE"), *replaced)}
+    for at in _added_starts(event, start, search):
+        wall = _wall_in_zone_of(start, at)
+        if wall not in excluded and _is_recent(at + length, now):
+            excluded.add(wall)  # a date may be given twice, or match the rule, too
+            yield at
+    if "RRULE" in event:
+        yield from _rule_starts(event, start, excluded, length, now, search)
+
+
+def _added_starts(event: Any, start: Any, search: rrules.Search) -> Iterator[Any]:
+    """Yield the additional dates of the event, and its start if it has no rule. Raises UnreadableCalendar."""
+    if "RRULE" not in event:
+        yield start
+    for at in _dates(event, "RDATE"):
+        search.spend(1)
+        if isinstance(at, tuple):
+            words = _(
+                "The event “{name}” has an RDATE with a period, which is not supported. Give its start only."
+            )
+            raise UnreadableCalendar(words.format(name=_name_of(event)))
+        if isinstance(at, datetime) is not isinstance(start, datetime):
+            words = _(
+                "The event “{name}” has an RDATE of another kind than its start. Give days for both, or times."
+            )
+            raise UnreadableCalendar(words.format(name=_name_of(event)))
+        if not _FIRST.year <= at.year < _LAST.year:
+            raise ValueError("out of range")
+        zone = at.tzinfo if isinstance(at, datetime) else None
+        if not isinstance(zone, ZoneInfo | timezone | None):
+            raise ValueError("unknown zone")
+        yield at if zone else _like(start, _wall(at))
+
+
+def _rule_starts(
+    event: Any, start: Any, excluded: Collection[datetime], length: timedelta, now: datetime, search: rrules.Search
+) -> Iterator[Any]:
+    """Yield the starts by the rule of the event, without those at the `excluded` wall-clock times."""
     if isinstance(event["RRULE"], list):
         raise ValueError("several rules")
     rule = rrules.read_rule(event["RRULE"].to_ical().decode())
-    search.spend(len(replaced))
-    excluded = {_wall_in_zone_of(start, at) for at in (*_dates(event, "EXDATE"), *replaced)}
     wall = _wall(start)
     until = rule.until
     if until is not None and until.tzinfo is not None:
