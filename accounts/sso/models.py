@@ -25,7 +25,7 @@ def validate_domain(name: str) -> None:
     """Raise ValidationError unless `name` is a domain in lower case, such as example.com."""
     if not _DOMAIN.fullmatch(name):
         raise ValidationError(
-            gettext("{name} is not a domain. Write it in lower case, such as example.com.").format(name=name)
+            gettext("{name} is not a domain. Write it in lower case, such as example.com.").format(name=name[:60])
         )
 
 

@@ -16,6 +16,8 @@ from django.urls import reverse
 from phonenumber_field.formfields import PhoneNumberField
 
 from accounts.scoping import OwnedModel
+from dispatch.jobs.models import PublicForm
+from dispatch.leads.models import LeadDispatch
 from dispatch.outbox.models import Endpoint, PortalLink
 from notifications.models import EscalationPolicy, Route
 from tests.support import factories as make
@@ -125,3 +127,21 @@ def test_a_second_row_of_a_kind_is_refused_in_words(model: type[Model], ours: Te
     sent["kind"] = getattr(ours.row(model), "kind", "")
     answer = person.post(add_page(model), sent)
     assert "already exists" in str(answer.context["errors"])
+
+
+@pytest.mark.parametrize("model", [EscalationPolicy, LeadDispatch, PublicForm])
+def test_second_row_of_an_organization_is_refused_above_the_form(model: type[Model], ours: Tenant) -> None:
+    person = browser(ours.admin)
+    assert ours.row(model).organization == ours.organization
+    answer = person.post(add_page(model), fill_in(person.get(add_page(model)), model, ours))
+    name = model._meta.verbose_name.capitalize()
+    problem = f"{name} of this organization already exists. Change that instead of adding another."
+    assert problem in answer.context["adminform"].form.non_field_errors()
+
+
+def test_portal_link_without_a_scope_is_refused_in_words(ours: Tenant) -> None:
+    person = browser(ours.admin)
+    sent = {"organization": ours.organization.pk, "endpoint": "", "receiver": "", "link_h": "", "session_h": "1"}
+    page = person.post(add_page(PortalLink), sent).content.decode()
+    assert "Choose an endpoint, or enter a receiver." in page
+    assert "Constraint" not in page

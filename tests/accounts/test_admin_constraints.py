@@ -24,7 +24,6 @@ from tests.support.tenants import Tenant
 CHECKED_BEFORE = {
     "a_rate_is_positive", "campaign_calls_once_at_least", "concurrency_limit_is_in_range",
     "one_default_pool_per_kind", "one_engine_switch", "one_valid_consent", "pool_has_room",
-    "portal_link_has_one_scope",
 }  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
@@ -225,6 +225,10 @@ class PortalLink(OwnedModel):
     revoked_at = models.DateTimeField(null=True, editable=False)
     created_by = models.CharField(max_length=120, blank=True, editable=False)
     created_at = models.DateTimeField(default=clock.now, editable=False)
+
+    REFUSALS: ClassVar[dict[str, str]] = {
+        "portal_link_has_one_scope": mark("Choose an endpoint, or enter a receiver.")
+    }
 
     class Meta:
         ordering = ["-id"]
