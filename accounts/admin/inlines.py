@@ -71,6 +71,15 @@ class OwnedInlineFormSet(PaginationInlineFormSet):
         """Return whether the form shows a row that no longer exists."""
         return isinstance(form.fields.get(self.model._meta.pk.name), _RemovedKey)
 
+    @property
+    def deleted_forms(self) -> list[Any]:
+        """Return the forms of rows that will not exist, also of those that others have removed.
+
+        Their values, such as a position, are free for other rows.
+        """
+        chosen: list[Any] = super().deleted_forms
+        return [form for form in self.forms if form in chosen or self._is_removed(form)]
+
     def full_clean(self) -> None:
         # Not earlier: a new parent has no organization until its own form is validated.
         for form in self.forms:

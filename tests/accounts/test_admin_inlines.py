@@ -221,6 +221,19 @@ def test_rows_exchange_their_places(root: Client, changes: dict[str, Any], expec
     assert all(keys[row.audience] == (row.pk, row.after_s) for row in policy.steps.all())
 
 
+def test_place_of_a_row_that_another_person_removed_is_free(root: Client) -> None:
+    policy = steps(make.organization("Ours"), "on_duty", "admins")
+    form = open_form(root, policy)
+    policy.steps.get(position=1).delete()
+    policy.steps.update(position=1)
+    answer = root.post(path_of(policy), {**form, "repeat_s": 240, "steps-0-after_s": 90})
+    assert REMOVED in answer.content.decode()
+    assert "duplicate" not in answer.content.decode()
+    send_form(root, policy, {**form, "repeat_s": 240})
+    assert policy.repeat_s == 240
+    assert [(row.position, row.audience) for row in policy.steps.all()] == [(1, "admins")]
+
+
 def test_two_rows_with_one_place_are_refused(root: Client) -> None:
     policy = steps(make.organization("Ours"), "on_duty", "admins")
     page = root.post(path_of(policy), {**open_form(root, policy), "steps-1-position": 1}).content.decode()
