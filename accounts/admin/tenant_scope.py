@@ -210,7 +210,9 @@ class OwnedForm(forms.ModelForm):
                 self.add_error(None if name == NON_FIELD_ERRORS else name, errors)
             return
         if field == "organization" and all(problem.code == "unique" for problem in found.error_list):
-            words = gettext("{name} of this organization already exists. Change that instead of adding another.")
+            words = gettext(
+                "{name}: this already exists for the organization. Change it instead of adding another."
+            )
             found = ValidationError(words.format(name=capfirst(self._meta.model._meta.verbose_name)))
             field = None
         shown = self.fields.get(field) if field is not None else None

@@ -135,7 +135,7 @@ def test_second_row_of_an_organization_is_refused_above_the_form(model: type[Mod
     assert ours.row(model).organization == ours.organization
     answer = person.post(add_page(model), fill_in(person.get(add_page(model)), model, ours))
     name = model._meta.verbose_name.capitalize()
-    problem = f"{name} of this organization already exists. Change that instead of adding another."
+    problem = f"{name}: this already exists for the organization. Change it instead of adding another."
     assert problem in answer.context["adminform"].form.non_field_errors()
 
 
