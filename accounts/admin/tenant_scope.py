@@ -202,6 +202,16 @@ class OwnedForm(forms.ModelForm):
         super()._save_m2m()  # type: ignore[misc]
         self.cleaned_data = cleaned
 
+    def _update_errors(self, errors: ValidationError) -> None:
+        """Add what the row's checks found, but not about a field that failed before: the row lacks its value."""
+        failed = {*self.errors} - {NON_FIELD_ERRORS}
+        if hasattr(errors, "error_dict"):
+            found = {name: kept for name, kept in errors.error_dict.items() if name not in failed}
+            if not found:
+                return
+            errors = ValidationError(found)
+        super()._update_errors(errors)  # type: ignore[misc]
+
     def add_error(self, field: str | None, error: Any) -> None:
         """Add an error. That of a field which the page does not show is shown above the form."""
         found = error if isinstance(error, ValidationError) else ValidationError(error)

@@ -195,6 +195,18 @@ def test_agent_that_another_person_added_makes_a_script_unnecessary(root: Client
     assert "Add a voice agent" in page
 
 
+def test_field_that_is_refused_has_one_error(root: Client) -> None:
+    row = branch(make.organization("Ours"))
+    form = {**open_form(root, row.campaign), "branches-0-say": "x" * 1001}
+    new = {"kind": "relay", "url": "http://bots.example.com", "starts": "key", "limit_s": 120, "then": "hang_up"}
+    form |= {f"agent-0-{name}": value for name, value in new.items()} | {"agent-TOTAL_FORMS": 1}
+    page = root.post(path_of(row.campaign), form)
+    agents, branches = (inline.formset for inline in page.context["inline_admin_formsets"][:2])
+    assert [len(errors) for errors in agents.forms[0].errors.values()] == [1]
+    (problem,) = branches.forms[0].errors["say"]
+    assert problem.startswith("Ensure this value has at most 1000 characters")
+
+
 def steps(organization: Organization, *audiences: str) -> EscalationPolicy:
     policy = EscalationPolicy.objects.create(organization=organization)
     for position, audience in enumerate(audiences, start=1):
