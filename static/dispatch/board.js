@@ -67,8 +67,8 @@
     if (fetching || !(wanted || everything)) return;
     fetching = true;
     const asked = everything || ids.size > MOST_IDS ? null : [...ids];
-    const query = filters();
-    const filter = query.toString();
+    const query = new URLSearchParams(shown);
+    const filter = shown;
     ids = new Set();
     wanted = everything = false;
     if (asked) query.set("ids", asked.join(","));
@@ -86,7 +86,7 @@
       if (!answer.ok) throw new Error(String(answer.status));
       const told = await answer.json();
       await new Promise(window.whenLetGo);
-      if (filters().toString() === filter) apply(told);
+      if (shown === filter) apply(told);
       else everything = wanted = true;
     } catch {
       if (asked) for (const id of asked) ids.add(id);
@@ -374,10 +374,12 @@
   }
 
   /* --- the drawer ------------------------------------------------------------------------------------------------ */
-  /* Open a job. Return whether it is shown: it may not be reachable, or something else was opened meanwhile. */
+  /* Open a job. Return whether it is shown: it may not be reachable, or something else was opened meanwhile. Without
+     `push`, the address names the job already, and it is requested until it can be reached. */
   async function open(id, { push = true, act = "", query = "" } = {}) {
     const path = board.dataset.job.replace("/0/", `/${id}/`) + (act ? `act/${act}/` : "") + query;
-    if (!await D.panel.load(path) || openJob() !== String(id)) return false;
+    const tell = () => D.note(T.get("Job #{job} can't be loaded yet. It opens when the server answers again.", { job: id }), "late");
+    if (!await D.panel.load(path, push ? null : tell) || openJob() !== String(id)) return false;
     if (push && params().get("job") !== String(id)) history.pushState({ board: true }, "", address({ job: id }));
     if (!document.getElementById("map").hidden) drawMap();
     return true;
@@ -473,10 +475,8 @@
 
   /* Show what the address names after a step back or forward. The job that an earlier step requests is given up. */
   function followAddress() {
-    if (filters().toString() !== shown) {
-      location.reload();
-      return;
-    }
+    if (filters().toString() === shown) D.filters.giveUp();
+    else D.filters.follow();
     const id = params().get("job") || "";
     if (coming && coming !== id) D.panel.giveUp();
     coming = "";
@@ -546,7 +546,7 @@
       const at = new URL(event.detail.history.path, location);
       if (event.detail.target.id === "drawer-slot") event.detail.history.path = address({ job: at.searchParams.get("job") });
       if (event.detail.target.id !== "lists") return;
-      if (openJob()) at.searchParams.set("job", openJob());
+      if (coming || openJob()) at.searchParams.set("job", coming || openJob());
       if (!document.getElementById("map").hidden) at.searchParams.set("map", "1");
       event.detail.history.path = at.pathname + at.search;
     });
@@ -557,7 +557,7 @@
       if (event.target.id === "drawer-slot" || event.detail.target?.id === "drawer-slot") settled(document.getElementById("drawer-slot"));
       else if (event.detail.target?.id === "views-menu") {
         if (document.activeElement === document.body) document.querySelector("#views > summary").focus(); // the button is gone
-      } else if (event.detail.target?.id === "lists" || event.target.id === "lists") {
+      } else if (event.target.id === "lists") {
         bind();
         shown = filters().toString();
         document.getElementById("clear").hidden = !isFiltered();
@@ -565,7 +565,7 @@
         drawMapSoon();
       } else if (event.target.closest?.("#lists")) markOpen();
     });
-    window.addEventListener("popstate", (event) => { if (!event.state?.htmx) followAddress(); }); // htmx reloads its pages
+    window.onpopstate = followAddress; // instead of htmx's, which would reload the page
     if (location.search.slice(1) !== board.dataset.query) followAddress(); // a step while the page was loading
     narrow.addEventListener("change", markOpen);
   });

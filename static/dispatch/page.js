@@ -2,6 +2,21 @@
 (() => {
   "use strict";
   const D = window.Dispatch;
+  const FIRST_PAUSE_MS = 2000;
+  const LONGEST_PAUSE_MS = 15000;
+
+  /* Wait before a request that failed is sent again: longer after each failure in a row, but not once the page is to be
+     refetched, because the server may be reached again. */
+  D.pauseAfter = (failures) => new Promise((go) => {
+    const pause = Math.min(LONGEST_PAUSE_MS, FIRST_PAUSE_MS * 2 ** failures) * (0.5 + Math.random());
+    const timer = setTimeout(end, pause);
+    function end() {
+      clearTimeout(timer);
+      document.body.removeEventListener("dispatch:refetch", end);
+      go();
+    }
+    document.body.addEventListener("dispatch:refetch", end);
+  });
 
   const theme = D.stored("theme", "");
   if (theme) document.documentElement.dataset.theme = theme;

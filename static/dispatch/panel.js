@@ -1,6 +1,7 @@
 /* Load pages into the job panel of the board or the timeline. The page requested last is the one shown: an earlier one
    that has not arrived is given up, as it is when the panel is closed. A form that was sent is awaited, and a page that
-   polls yields. A part of the panel that could not be refreshed is refreshed again. */
+   polls yields. A part of the panel that could not be refreshed is refreshed again, and a page that the address names
+   is requested until it arrives. */
 (() => {
   "use strict";
 
@@ -8,9 +9,9 @@
   const RETRY_MS = 2000;
   const REFRESHED = new Set(["drawer-body", "thread", "thread-list", "notes-list"]);
   let retry = 0;
-  let latest = null; // the latest request for the panel, as { xhr, verb }; null once it was closed
+  let latest = null; // the latest request for the panel, as { xhr, verb, isPaused }; null once it was closed
 
-  function isLoading() { return Boolean(latest) && latest.xhr.readyState < XMLHttpRequest.DONE; }
+  function isLoading() { return Boolean(latest) && (latest.isPaused || latest.xhr.readyState < XMLHttpRequest.DONE); }
 
   /* Show nothing of what was requested. The body, which requests what `load` loads, would otherwise request nothing
      else until the response. */
@@ -20,15 +21,26 @@
     former?.abort(); // which ends the request at once
   }
 
-  /* Load a page. Return whether a response arrived before something else was requested. */
-  async function load(path) {
+  /* Load a page. Return whether a response arrived before something else was requested. With `tellFailure`, a request
+     that failed is sent again until one succeeds or something else is requested; `tellFailure` tells the user once. */
+  async function load(path, tellFailure = null) {
     giveUp();
-    try {
-      await window.htmx.ajax("GET", path, { target: "#drawer-slot", swap: "innerHTML" });
-    } catch {
-      return false;
+    const source = tellFailure ? { source: "#drawer-slot" } : {};
+    for (let failures = 0; ; failures += 1) {
+      const response = window.htmx.ajax("GET", path, { ...source, target: "#drawer-slot", swap: "innerHTML" });
+      const request = latest;
+      try {
+        await response;
+      } catch { /* judged by its status */ }
+      const isSuperseded = () => !request || request !== latest;
+      if (isSuperseded()) return false;
+      const { status } = request.xhr;
+      if (!tellFailure || (status && status < 500)) return status > 0;
+      if (!failures) tellFailure();
+      request.isPaused = true;
+      await D.pauseAfter(failures);
+      if (isSuperseded()) return false;
     }
-    return true;
   }
 
   function requested(event) {
