@@ -203,6 +203,7 @@ def test_number_of_views_is_limited(desk, monkeypatch):
 @pytest.mark.parametrize("name", ["", "   ", "x" * 61, "a\u202eb", "a\u200bb"])
 def test_names_that_cannot_be_read_are_refused(desk, name):
     answer = desk.client.post(reverse("console:views"), {"name": name}, headers={**HTMX, "HX-Current-URL": "x"})
+    assert answer.status_code == 422
     assert 'role="alert"' in answer.content.decode()
     assert not SavedView.objects.exists()
 

@@ -6,8 +6,10 @@ import re
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
+from accounts.models import Membership
+from accounts.saved_views.services import save_view
 from tests.e2e.screens import SCREENS
 from tests.e2e.test_attention import shot
 from tests.e2e.test_board import accessible, live
@@ -52,6 +54,35 @@ def test_the_name_of_a_view_stays_while_the_menu_is_refreshed(floor: Floor, sign
     saved = page.locator("#views-menu li").get_by_role("link", name="East")
     expect(saved).to_have_attribute("href", re.compile("area=Mesa"))
     expect(page.locator("#views > summary")).to_have_text(re.compile("Views: East"))
+    expect(page.get_by_label("Save this view as")).to_have_value("")
+
+
+def test_each_form_of_the_menu_reports_its_outcome(floor: Floor, sign_in):
+    dana = make.dispatcher(floor.organization, "Dana")
+    for name, query in (("East", "area=Tempe"), ("West", "area=Avondale")):
+        save_view(floor.organization, dana, Membership.Role.DISPATCHER, name, query, is_shared=False)
+    page = live(sign_in(dana, path="/board/?area=Tempe"))
+    held: list[Route] = []
+    page.route("**/board/views/**", lambda it: held.append(it) if it.request.method == "POST" else it.continue_())
+
+    def let_go() -> None:
+        wait_until(lambda: bool(held) or page.wait_for_timeout(20), message="a form is sent")
+        held.pop().continue_()
+
+    page.locator("#views > summary").click()
+    page.get_by_label("Change East").click()
+    page.get_by_label("New name").first.fill("West")
+    page.get_by_role("button", name="Rename").first.click()
+    page.get_by_role("button", name="Open the board with it").first.click()
+    page.get_by_label("Save this view as").fill("Mine")
+    page.get_by_label("Save this view as").press("Enter")
+    refused = "A view with this name already exists. Choose another name."
+    for note in (refused, "Your board opens with “East”.", "View “Mine” saved."):
+        let_go()
+        expect(page.locator("#notices")).to_contain_text(note)
+    menu = page.locator("#views-menu")
+    expect(menu.get_by_role("link", name="Mine")).to_be_visible()
+    expect(menu).to_contain_text("opens first")
     expect(page.get_by_label("Save this view as")).to_have_value("")
 
 

@@ -127,7 +127,7 @@ def _query_of_page(request: HttpRequest) -> str:
 def _refuse(request: HttpRequest, query: str, error: ValidationError, **more: Any) -> HttpResponse:
     words = " ".join(error.messages)
     if views_base.is_fragment(request):
-        return _render_menu(request, query, view_error=words, **more)
+        return _render_menu(request, query, status=422, view_error=words, **more)
     messages.error(request, words)
     return _to_board(query)
 
@@ -139,9 +139,9 @@ def _answer(request: HttpRequest, query: str, done: str, **more: Any) -> HttpRes
     return _to_board(query)
 
 
-def _render_menu(request: HttpRequest, query: str, **more: Any) -> HttpResponse:
+def _render_menu(request: HttpRequest, query: str, *, status: int = 200, **more: Any) -> HttpResponse:
     context = build_menu(request, QueryDict(query), **more)
-    return views_base.render_fragment(request, "console/board/_views_menu.html", context)
+    return views_base.render_fragment(request, "console/board/_views_menu.html", context, status=status)
 
 
 def _to_board(query: str) -> HttpResponse:
