@@ -475,8 +475,7 @@
 
   /* Show what the address names after a step back or forward. The job that an earlier step requests is given up. */
   function followAddress() {
-    if (filters().toString() === shown) D.filters.giveUp();
-    else D.filters.follow();
+    D.filters.follow(filters().toString() === shown);
     const id = params().get("job") || "";
     if (coming && coming !== id) D.panel.giveUp();
     coming = "";

@@ -10,9 +10,13 @@
   let latest = FORM; // the id of the element that made the latest request
   let failures = 0;
   let isWaiting = false; // to send a request again
+  let isStepping = false; // whether the lists and filters of the address are yet to arrive
 
-  /* Request the lists and the filters of the address. */
-  async function follow() {
+  /* Request the lists and the filters of the address. If it names those that are shown, do so only if an earlier step
+     is under way, which may have given up a search. */
+  async function follow(isShown = false) {
+    if (isShown && !isStepping) return;
+    isStepping = true;
     window.htmx.trigger("#" + STEP, "htmx:abort");
     try {
       await window.htmx.ajax("GET", location.pathname + location.search, {
@@ -20,13 +24,6 @@
         headers: { "HX-History-Restore-Request": "true" }, // the response is the whole page
       });
     } catch { /* sent again */ }
-  }
-
-  /* The address names the filters that are shown: forget an earlier step. */
-  function giveUp() {
-    if (latest !== STEP) return;
-    failures = 0;
-    window.htmx.trigger("#" + STEP, "htmx:abort");
   }
 
   function sendAgain() {
@@ -42,6 +39,7 @@
       window.htmx.trigger("#" + latest, "htmx:abort");
     }
     latest = elt.id;
+    isStepping = latest === STEP;
   }
 
   async function failed({ detail: { requestConfig: { elt }, xhr } }) {
@@ -65,12 +63,14 @@
     location.reload();
   }
 
-  D.filters = { follow, giveUp };
+  D.filters = { follow };
   document.addEventListener("htmx:beforeRequest", requested);
   document.addEventListener("htmx:sendError", failed);
   document.addEventListener("htmx:responseError", failed);
   document.addEventListener("htmx:beforeSwap", stepArrived);
   document.addEventListener("htmx:afterRequest", ({ detail: { requestConfig: { elt }, successful } }) => {
-    if (elt.id === latest && successful) failures = 0;
+    if (elt.id !== latest || !successful) return;
+    failures = 0;
+    isStepping = false;
   });
 })();

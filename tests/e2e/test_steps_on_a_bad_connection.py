@@ -87,3 +87,11 @@ def test_filters_of_a_step_back_apply_when_the_server_answers_again(page: Page, 
     expect(page.locator("#drawer")).to_have_attribute("data-job", str(found.pk))
     expect(page.locator("#clear")).to_be_visible()
     assert page.evaluate("window.neverReloaded")
+    page.route(re.compile("text=zz"), lambda route: None)
+    with page.expect_request(re.compile("text=zz")):
+        page.locator("#text").fill("zz")
+    page.route(re.compile("/board/$"), lambda route: None)
+    with page.expect_request(re.compile("/board/$")):
+        page.evaluate("history.go(-2)")
+    page.evaluate("history.go(2)")
+    expect(page.locator("#text")).to_have_value("quill")
