@@ -63,7 +63,10 @@
     const dialog = document.querySelector("dialog[open]");
     if (event.key === "Escape") {
       if (dialog) return;
-      if (typing(event.target) && !event.target.closest("#drawer")) return event.target.blur();
+      if (typing(event.target) && !event.target.closest("#drawer")) {
+        event.preventDefault(); // the browser would empty the search, and the lists would stay
+        return event.target.blur();
+      }
       if (document.getElementById("ask-back")) return document.getElementById("ask-back").click();
       if (D.board.openJob() || document.getElementById("drawer")) D.board.close();
       return;

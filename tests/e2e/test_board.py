@@ -238,6 +238,8 @@ def test_everything_works_from_the_keyboard(floor, sign_in, pending):
     expect(page.locator("#text")).to_have_value("jkax?")
     expect(page.locator('[data-list="attention"] [data-hidden]')).to_be_visible()
     page.keyboard.press("Escape")
+    expect(page.locator("#text")).not_to_be_focused()
+    expect(page.locator("#text")).to_have_value("jkax?")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("Acknowledge the oldest alert")
     page.keyboard.press("Escape")
