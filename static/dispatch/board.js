@@ -389,7 +389,7 @@
     const id = openJob() || params().get("job");
     D.panel.giveUp();
     document.getElementById("drawer-slot").replaceChildren();
-    if (push) history.pushState({ board: true }, "", address({ job: "" }));
+    if (push && params().has("job")) history.pushState({ board: true }, "", address({ job: "" }));
     markOpen();
     if (!document.getElementById("map").hidden) drawMap();
     (document.querySelector(`#lists a.open[data-open="${id}"]`) || document.getElementById("main")).focus({ preventScroll: true });

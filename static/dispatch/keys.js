@@ -68,7 +68,7 @@
         return event.target.blur();
       }
       if (document.getElementById("ask-back")) return document.getElementById("ask-back").click();
-      if (D.board.openJob() || document.getElementById("drawer")) D.board.close();
+      if (document.getElementById("drawer") || D.panel.isLoading()) D.board.close();
       return;
     }
     if (dialog || event.ctrlKey || event.altKey || event.metaKey || D.stored("shortcuts", "1") !== "1" || typing(event.target)) return;

@@ -166,6 +166,11 @@ def test_job_clicked_last_opens_at_once_although_another_still_loads(page: Page,
     links[1].click()
     expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
     expect(page).to_have_url(re.compile(f"job={jobs[1].pk}$"))
+    page.keyboard.press("Escape")
+    expect(page.locator("#drawer")).to_have_count(0)
+    with page.expect_event("requestfailed", lambda request: request.url.endswith(f"/{jobs[0].pk}/")):
+        links[0].click()
+        page.keyboard.press("Escape")
 
 
 def test_shortcut_for_a_job_that_does_not_open_acts_on_no_other(page: Page, jobs: list[Job]) -> None:
