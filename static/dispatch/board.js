@@ -463,6 +463,7 @@
     const map = document.getElementById("map");
     map.hidden = !isShown;
     document.getElementById("map-button").setAttribute("aria-expanded", String(isShown));
+    window.htmx.trigger("#views", "refresh"); // its links keep the map
     if (isShown) drawMap();
   }
 
@@ -531,6 +532,10 @@
       "a[data-open]": (link) => open(link.dataset.open),
       "#drawer-close, [data-close-drawer]": () => close(),
       "#map-button": () => toggleMap(),
+    });
+    document.addEventListener("click", (event) => {
+      const all = event.target.closest("#show-all");
+      if (all) all.setAttribute("href", address({ show: "all" })); // the job and the map may have changed
     });
     document.addEventListener("htmx:configRequest", (event) => {
       const { elt, parameters: given } = event.detail;

@@ -123,9 +123,12 @@ def test_a_burst_covers_nothing_and_the_oldest_are_first(floor, sign_in, burst, 
     expect(attention.locator("[data-cards] > li").nth(1)).to_contain_text(re.compile(r"4[89] min"))
     expect(attention.locator("[data-more]")).to_contain_text("8 more")
 
+    page.keyboard.press("g")
+    page.keyboard.press("m")
+    expect(page).to_have_url(re.compile("map=1"))
     attention.get_by_role("link", name="Show all").click()
+    expect(page).to_have_url(re.compile("map=1&show=all"))
     live(page)
-    assert "show=all" in page.url
     assert numbers(page) == [urgent, *others]
     expect(attention.locator("[data-more]")).to_be_hidden()
     elsewhere(lambda: floor.submit(customer_name="One more") and floor.work())

@@ -117,6 +117,18 @@ def test_view_is_saved_and_opens_first(floor: Floor, sign_in, width, scheme):
     expect(page.locator("[data-list]").get_by_text("2 Oak St").first).to_be_attached()
 
 
+def test_layout_of_the_menu_keeps_the_map_that_was_opened_or_closed(floor: Floor, sign_in):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    menu = page.locator("#views-menu")
+    for kept, layout, query in (("map=1", "List", "map=1&layout=list"), ("layout=list", "Cards", "view=all")):
+        page.locator("#map-button").click()
+        expect(menu.locator("[name=query]")).to_have_value(kept)
+        page.locator("#views > summary").click()
+        menu.get_by_role("link", name=layout, exact=True).click()
+        expect(page).to_have_url(re.compile(rf"/board/\?{query}$"))
+        live(page)
+
+
 def test_technician_of_the_strip_keeps_the_layout_and_the_filters(floor, sign_in):
     ann, bo = floor.crew("Ann", "Bo")
     make.service_type(floor.organization, "plumbing", name="Plumbing")
