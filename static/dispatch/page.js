@@ -139,9 +139,12 @@
   }
   document.addEventListener("htmx:beforeSend", ({ detail: { elt } }) => { for (const type of RELAYED) elt.addEventListener(type, relay); });
 
+  /* A request with `data-reads` sends a form to read something about it, and changes nothing. */
+  function isRead({ verb, elt }) { return verb === "get" || elt.hasAttribute("data-reads"); }
+
   /* A part that refreshes itself will do so again, and the page shows whether it is up to date. */
   function isBackground({ verb, elt, triggeringEvent }) {
-    return verb === "get" && elt !== document.body && (!triggeringEvent || triggeringEvent instanceof CustomEvent);
+    return isRead({ verb, elt }) && elt !== document.body && (!triggeringEvent || triggeringEvent instanceof CustomEvent);
   }
 
   function report({ elt }, text) {
@@ -153,11 +156,11 @@
   document.addEventListener("htmx:responseError", ({ detail: { xhr: { status }, requestConfig: asked } }) => {
     if (status >= 500 && isBackground(asked)) return;
     if (status === 403) report(asked, T.get("You don't have access, or this page has expired. Reload it and try again."));
-    else if (status >= 500 && asked.verb !== "get") report(asked, T.get("The server failed (error {status}). Check whether your change was saved before trying again.", { status }));
+    else if (status >= 500 && !isRead(asked)) report(asked, T.get("The server failed (error {status}). Check whether your change was saved before trying again.", { status }));
     else report(asked, T.get("That didn't work (error {status}). Nothing was changed. Try again.", { status }));
   });
   document.addEventListener("htmx:sendError", ({ detail: { requestConfig: asked } }) => {
-    if (asked.verb !== "get") report(asked, T.get("The server could not be reached. Check whether your change was saved before trying again."));
+    if (!isRead(asked)) report(asked, T.get("The server could not be reached. Check whether your change was saved before trying again."));
     else if (D.state === "live" && !isBackground(asked)) report(asked, T.get("The server could not be reached. Nothing was changed."));
   });
 })();

@@ -66,9 +66,12 @@ def test_board_keeps_its_filters_and_layout_when_a_job_is_created(floor: Floor, 
     floor.technician("Ann")
     dana = make.dispatcher(floor.organization, "Dana")
     page = live(sign_in(dana, path="/board/?priority=emergency&layout=compact&map=1"))
-    page.keyboard.press("n")
+    with page.expect_response("**/board/new/facts/"):
+        page.keyboard.press("n")
     form = page.locator("#new-job-form")
+    page.route("**/board/new/facts/", lambda route: route.abort(), times=1)
     form.get_by_label("Customer's phone").fill("(602) 555-0178")
+    expect(page.locator("#notices")).to_contain_text("The server could not be reached. Nothing was changed.")
     form.get_by_label("Customer's name").fill("Ida Whitfield")
     form.get_by_label("Address").fill(make.PHOENIX.address)
     form.get_by_label("Service").select_option(index=1)
