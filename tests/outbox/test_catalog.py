@@ -166,6 +166,8 @@ def test_payload_can_be_checked_without_sending(api: Api) -> None:
     at = f"event-types/{made['id']}/check/"
     assert api.post(at, {"payload": {"id": 1}}).json() == {"matches": True, "problems": {}}
     assert api.post(at, {"payload": {}}).json()["problems"] == {"id": "This field is required."}
+    large = api.post(at, {"payload": {"id": 1, "text": "x" * 256 * 1024}})
+    assert errors(large) == {"payload": "Must be at most 262144 bytes."}
 
 
 def test_published_message_goes_to_the_endpoints_that_subscribe(world: World, api: Api) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -149,6 +150,102 @@ def test_large_values_take_more_steps(schema: Any, payload: Any) -> None:
         schemas.validate_payload(schema, payload)
 
 
+class Fields(dict):
+    def __repr__(self) -> str:
+        raise AssertionError("the payload is formatted")
+
+
+class Items(list):
+    __repr__ = Fields.__repr__
+
+
+class Words(str):
+    __repr__ = Fields.__repr__
+
+
+@pytest.mark.parametrize(
+    ("payload", "schema"),
+    [
+        (Fields(a=1), False),
+        (Fields(a=1), {"not": {}}),
+        (Fields(a=1), {"anyOf": [False, {"type": "string"}]}),
+        (Fields(a=1), {"oneOf": [{}, {}]}),
+        (Fields(a=1), {"oneOf": [False]}),
+        (Fields(a=1), {"enum": [1, {"a": 2}]}),
+        (Fields(a=1), {"const": {}}),
+        (Fields(a=1), {"type": "array"}),
+        (Fields(a=1), {"minProperties": 2}),
+        (Fields(a=1), {"maxProperties": 0}),
+        (Fields(a=1), {"dependentRequired": {"a": ["b"]}}),
+        (Items("a"), {"items": False}),
+        (Items("ab"), {"contains": False}),
+        (Items("ab"), {"contains": {}, "minContains": 3}),
+        (Items("ab"), {"contains": {}, "maxContains": 1}),
+        (Items("ab"), {"minItems": 3}),
+        (Items("ab"), {"maxItems": 1}),
+        (Items("aa"), {"uniqueItems": True}),
+        (Words("ab"), {"minLength": 3}),
+        (Words("ab"), {"maxLength": 1}),
+    ],
+)
+def test_errors_do_not_format_the_payload(payload: Any, schema: Any) -> None:
+    """A payload may have 256 kB, and a schema may find 100,000 errors in it."""
+    whole = {"properties": {"a": schema}}
+    schemas.check_schema(whole)
+    (text,) = schemas.validate_payload(whole, {"a": payload}).values()
+    assert text.endswith(".")
+
+
+def test_errors_of_branches_are_not_stored(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schemas, "MAX_STEPS", 10_000)
+    leaf = {"anyOf": [{"not": {}}] * 30}
+    inner = {"anyOf": [{"$ref": "#/$defs/leaf"}] * 30}
+    schema = {"anyOf": [{"$ref": "#/$defs/inner"}] * 30, "$defs": {"inner": inner, "leaf": leaf}}
+    schemas.check_schema(schema)
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooExpensive):
+            schemas.validate_payload(schema, {"x": 1})
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ({"minimum": 10**4000}, "Must be at least 1000"),
+        ({"const": "x" * 30_000}, 'Must be "xxx'),
+        ({"enum": ["x" * 30_000]}, 'Must be one of ["xxx'),
+        ({"required": ["x" * 30_000]}, "This field is required."),
+        ({"format": "ipv4"}, "Must have the format ipv4."),
+        ({"type": ["null", "boolean"]}, "Must be of type null or boolean."),
+    ],
+)
+def test_messages_show_the_beginning_of_what_is_expected(value: Any, text: str) -> None:
+    schemas.check_schema(value)
+    payload: Any = {} if "required" in value else "text" if "format" in value else 1
+    (found,) = schemas.validate_payload(value, payload).values()
+    assert found.startswith(text)
+    assert len(found) <= schemas.keywords.MAX_MESSAGE
+
+
+def test_inner_schema_with_a_draft_is_counted_too() -> None:
+    """The library would validate it with its standard validator, which counts nothing and uses Python's `re`."""
+    schema: dict[str, Any] = {"properties": {"a": {"$schema": schemas.DRAFT, "pattern": "^a$"}}}
+    schemas.check_schema(schema)
+    assert list(schemas.validate_payload(schema, {"a": "a\n"})) == ["a"]  # `re` finds the end before a line feed
+    definitions: dict[str, Any] = {"a0": {"type": "string"}}
+    for place in range(1, 20):
+        again = [{"$ref": f"#/$defs/a{place - 1}"}] * 2
+        definitions[f"a{place}"] = {"$schema": schemas.DRAFT, "allOf": again}
+    schema = {"$ref": "#/$defs/a19", "$defs": definitions}
+    schemas.check_schema(schema)
+    with pytest.raises(TooExpensive):
+        schemas.validate_payload(schema, "text")
+
+
 def test_unique_items_cost_is_linear() -> None:
     items = [{"n": number, "x": [number]} for number in range(20_000)]
     assert schemas.validate_payload({"uniqueItems": True}, items) == {}
@@ -159,7 +256,7 @@ def test_problems_are_few_and_short() -> None:
     schema = {"items": {"const": 1}, "maxItems": 3}
     problems = schemas.validate_payload(schema, ["x" * 5000] * 500)
     assert len(problems) <= schemas.MAX_ERRORS
-    assert all(len(text) <= schemas.MAX_MESSAGE for text in problems.values())
+    assert all(len(text) <= schemas.keywords.MAX_MESSAGE for text in problems.values())
 
 
 def test_examples_match_their_schema() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -20,7 +19,7 @@ from accounts.models import ApiKey
 from dispatch.core.api.openapi import IDEMPOTENCY_KEY
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.outbox import catalog
-from dispatch.outbox.api.messages import MAX_PAYLOAD_BYTES
+from dispatch.outbox.api.messages import check_payload_size
 from dispatch.outbox.models import MAX_GROUP_LENGTH, EventType, EventTypeVersion
 from dispatch.outbox.services import catalog as services
 
@@ -86,7 +85,7 @@ class CatalogEntrySerializer(serializers.Serializer):
 class PayloadSerializer(StrictSerializer):
     """A payload to validate."""
 
-    payload = serializers.JSONField()
+    payload = serializers.JSONField(validators=[check_payload_size])
 
 
 class CheckedSerializer(serializers.Serializer):
@@ -100,7 +99,7 @@ class PublishSerializer(StrictSerializer):
     """A message for every endpoint that subscribes to its type."""
 
     type = serializers.CharField(max_length=80)
-    payload = serializers.JSONField()
+    payload = serializers.JSONField(validators=[check_payload_size])
     group = serializers.CharField(
         max_length=MAX_GROUP_LENGTH, required=False, allow_null=True, allow_blank=True,
         help_text="Messages of one group are delivered to each endpoint one after another.",
@@ -110,8 +109,6 @@ class PublishSerializer(StrictSerializer):
         organization_id = self.context["request"].organization.pk
         if not EventType.objects.of(organization_id).filter(name=attrs["type"]).exists():
             raise serializers.ValidationError({"type": "Not an event type of your catalog."})
-        if len(json.dumps(attrs["payload"])) > MAX_PAYLOAD_BYTES:
-            raise serializers.ValidationError({"payload": f"Must be at most {MAX_PAYLOAD_BYTES} bytes."})
         problems = services.PayloadValidator(organization_id).problems(attrs["type"], attrs["payload"])
         if problems:
             raise serializers.ValidationError(payload_errors(problems))

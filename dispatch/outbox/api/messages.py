@@ -52,6 +52,12 @@ def _not_too_far(moment: datetime) -> None:
         raise serializers.ValidationError("Must be at most ten years ahead.")
 
 
+def check_payload_size(payload: Any) -> None:
+    """Raise ValidationError if the payload is larger than that of a message may be."""
+    if len(json.dumps(payload)) > MAX_PAYLOAD_BYTES:
+        raise serializers.ValidationError(f"Must be at most {MAX_PAYLOAD_BYTES} bytes.")
+
+
 class SendSerializer(StrictSerializer):
     """A message to send: to an `endpoint` (its name), or to a `target_url` in a `pool` (its code)."""
 
@@ -59,7 +65,7 @@ class SendSerializer(StrictSerializer):
     target_url = serializers.CharField(max_length=2000, required=False, validators=[check_target_url])
     pool = OwnedSlugRelatedField("code", queryset=DispatchPool.objects.filter(kind="messages"), required=False)
     type = serializers.RegexField(r"^[A-Za-z0-9_.\-/]{1,80}$")
-    payload = serializers.JSONField()
+    payload = serializers.JSONField(validators=[check_payload_size])
     group = serializers.CharField(
         max_length=MAX_GROUP_LENGTH,
         required=False,
@@ -88,8 +94,6 @@ class SendSerializer(StrictSerializer):
         begins, ends = attrs.get("scheduled_for"), attrs.get("expires_at")
         if begins and ends and ends <= begins:
             raise serializers.ValidationError({"expires_at": "Must be later than scheduled_for."})
-        if len(json.dumps(attrs["payload"])) > MAX_PAYLOAD_BYTES:
-            raise serializers.ValidationError({"payload": f"Must be at most {MAX_PAYLOAD_BYTES} bytes."})
         if problems := self._validator().problems(attrs["type"], attrs["payload"]):
             raise serializers.ValidationError(
                 {f"payload.{path}" if path else "payload": text for path, text in problems.items()}
