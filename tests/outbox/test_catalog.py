@@ -170,6 +170,15 @@ def test_payload_can_be_checked_without_sending(api: Api) -> None:
     assert errors(large) == {"payload": "Must be at most 262144 bytes."}
 
 
+def test_payload_with_a_huge_number_is_refused_by_its_field(api: Api) -> None:
+    made = add(api, schema={"properties": {"price": {"multipleOf": 1.5}}}, is_enforced=True)
+    payload = {"price": 10**400}
+    checked = api.post(f"event-types/{made['id']}/check/", {"payload": payload})
+    assert checked.json() == {"matches": False, "problems": {"price": "Must be a multiple of 1.5."}}
+    published = api.post("event-types/publish/", {"type": "order.changed", "payload": payload})
+    assert errors(published) == {"payload.price": "Must be a multiple of 1.5."}
+
+
 def test_published_message_goes_to_the_endpoints_that_subscribe(world: World, api: Api) -> None:
     add(api, schema=SCHEMA, is_enforced=True)
     one = world.endpoint("One", event_types=["order.changed"])

@@ -246,6 +246,19 @@ def test_inner_schema_with_a_draft_is_counted_too() -> None:
         schemas.validate_payload(schema, "text")
 
 
+def test_multiples_of_huge_numbers_are_found() -> None:
+    huge, infinite = 10**400, float("1e400")
+    cases: list[tuple[float, float, bool]] = [
+        (0.5, 2.5, True), (0.5, 2.7, False), (0.5, huge, True), (1.5, huge, False), (5e-324, 1.5, True),
+        (huge, huge * 3, True), (huge, 1.5, False), (huge, 1e300, False), (huge, 0.0, True),
+        (3, infinite, False), (0.1, -infinite, False), (infinite, 1, False),
+    ]  # fmt: skip
+    for divisor, number, is_multiple in cases:
+        schemas.check_schema({"multipleOf": divisor})
+        found = schemas.validate_payload({"multipleOf": divisor}, number)
+        assert list(found) == ([] if is_multiple else [""]), (divisor, number)
+
+
 def test_unique_items_cost_is_linear() -> None:
     items = [{"n": number, "x": [number]} for number in range(20_000)]
     assert schemas.validate_payload({"uniqueItems": True}, items) == {}

@@ -14,6 +14,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -171,10 +172,15 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _is_multiple(divisor: Any, number: Any) -> bool:
-    if isinstance(divisor, float):
-        quotient = number / divisor
-        return bool(int(quotient) == quotient)
-    return not number % divisor
+    if math.inf in (abs(number), divisor):  # what 1e400 is read as
+        return False
+    try:
+        if isinstance(divisor, float):
+            quotient = number / divisor
+            return bool(int(quotient) == quotient)
+        return not number % divisor
+    except OverflowError:  # one of them, or the quotient, is too large for a float
+        return (Fraction(number) / Fraction(divisor)).denominator == 1
 
 
 def _check_format(validator: Any, name: str, instance: Any, schema: Any) -> Errors:
