@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import Any
@@ -13,8 +14,11 @@ from django.http import HttpResponse, StreamingHttpResponse
 
 from dispatch.core.languages import gettext as _
 
-# Characters that a spreadsheet treats as the beginning of a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# Where a formula can begin: at the beginning of a text, and after each character at which a spreadsheet may split
+# it, since the separator depends on the language of the computer. An apostrophe there makes it a text.
+_START = r"(?:\A|(?<=[;,\t\r\n]))"
+_FORMULA = r"""(?='*"*[=+\-@\t\r])"""
+_UNESCAPED, _ESCAPED = re.compile(_START + _FORMULA), re.compile(f"{_START}'{_FORMULA}")
 
 MAX_COLUMNS = 100
 MAX_CELL = 4_000  # characters
@@ -148,10 +152,10 @@ def _encode(rows: Iterable[Sequence[Any]]) -> str:
 
 
 def escape_formula(text: str) -> str:
-    """Escape a text that a spreadsheet would read as a formula."""
-    return f"'{text}" if text.startswith(_FORMULA) else text
+    """Escape a text that a spreadsheet would read as a formula, or would split into cells of which one is."""
+    return _UNESCAPED.sub("'", text)
 
 
 def unescape_formula(text: str) -> str:
     """Reverse `escape_formula`."""
-    return text[1:] if text[:1] == "'" and text[1:].startswith(_FORMULA) else text
+    return _ESCAPED.sub("", text)

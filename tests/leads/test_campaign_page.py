@@ -135,13 +135,15 @@ def test_an_export_is_read_and_sent_in_pages(
 
 
 def test_an_export_has_the_filtered_leads_and_no_formulas(campaign: Campaign, page: Client) -> None:
-    add(campaign, outcome="answered", disposition="sold", notes="=1+1", data={"name": "Ann"}, phone="+16025550190")
+    sold = {"outcome": "answered", "disposition": "sold", "notes": "=1+1", "data": {"name": "Ann;=2+2"}}
+    add(campaign, **sold, phone="+16025550190")
     add(campaign)
     answer = page.get(reverse("console:campaign_export", args=[campaign.pk]), {"show": "answered"})
     head, *rows = whole(answer).removeprefix("\ufeff").splitlines()
     assert head.startswith("id,phone,external_id,status,outcome,disposition")
     assert len(rows) == 1
     assert "'=1+1" in rows[0]
+    assert "Ann;'=2+2" in rows[0]
     assert "+16025550190" in rows[0]
 
 

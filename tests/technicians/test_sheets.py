@@ -82,8 +82,10 @@ def test_an_export_of_those_chosen(phoenix, admin):
 def test_an_export_that_comes_back_changes_nothing(phoenix, admin):
     make.technician(phoenix, "-Ana", skills=(make.skill(phoenix, "gas"), make.skill(phoenix, "cooling")))
     make.technician(phoenix, "Gone", is_active=False, on_duty=False)
+    make.technician(phoenix, "Bob;=cmd|'/C calc'!A0;'-x")
     content = admin.get(reverse(EXPORT)).content.decode("utf-8-sig")
-    assert "0 to add, 0 to change, 2 unchanged, 0 with errors" in text(look(admin, content))
+    assert "Bob;'=cmd" in content
+    assert "0 to add, 0 to change, 3 unchanged, 0 with errors" in text(look(admin, content))
 
 
 def test_preview_shows_changes_and_saves_nothing(phoenix, admin):

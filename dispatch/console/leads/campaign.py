@@ -64,7 +64,7 @@ def export_leads(request: HttpRequest, campaign_id: int) -> Any:  # a streaming 
 
 def _cell(value: Any) -> Any:
     if isinstance(value, dict):
-        return json.dumps(value, ensure_ascii=False) if value else ""
+        value = json.dumps(value, ensure_ascii=False) if value else ""
     return value if isinstance(value, int) else csv_files.escape_formula(str(value))
 
 
