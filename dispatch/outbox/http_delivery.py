@@ -62,15 +62,20 @@ def direct_headers(request: DirectRequest) -> dict[str, str]:
     Later ones replace earlier ones, whatever their case.
     """
     now, endpoint = clock.now(), request.endpoint
-    configured: dict[str, str] = dict((endpoint.headers or {}) if endpoint else {}) | dict(request.headers)  # type: ignore[arg-type]
     own = dict(request.own_headers)
     if endpoint:
         own |= signing.headers(endpoint.signing_secrets(now), request.webhook_id, now, request.body)
-    taken = {name.lower() for name in own}
-    headers = {str(name): str(value) for name, value in configured.items() if name.lower() not in taken} | own
+    configured: Mapping[str, Any] = (endpoint.headers or {}) if endpoint else {}  # type: ignore[assignment]
+    headers = _replace_headers(_replace_headers(configured, request.headers), own)
     if request.body and not any(name.lower() == "content-type" for name in headers):
         headers["Content-Type"] = "application/json"
     return headers
+
+
+def _replace_headers(headers: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, str]:
+    taken = {name.lower() for name in later}
+    kept = {name: value for name, value in headers.items() if name.lower() not in taken}
+    return {str(name): str(value) for name, value in (kept | dict(later)).items()}
 
 
 def headers_of(call: DeliveryAttempt, body: bytes) -> dict[str, str]:

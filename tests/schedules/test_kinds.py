@@ -237,6 +237,16 @@ def test_a_call_to_an_endpoint_is_signed_and_has_its_headers(real: World, receiv
     assert set(signed) <= {name.lower() for name in came["headers"]}
 
 
+def test_headers_of_a_schedule_replace_the_endpoints_whatever_their_case(real: World, receiver: Receiver) -> None:
+    endpoint(real, receiver.url)
+    own = {"x-tenant": "silver", "content-type": "text/plain"}
+    real.schedule(kind="http", payload={"endpoint": "ERP", "body": 1}, headers=own, trigger_at=clock.now())
+    real.go()
+    (came,) = receiver.came
+    sent = [(name.lower(), came["headers"][name]) for name in came["headers"]]
+    assert [pair for pair in sent if pair[0] in own] == list(own.items())
+
+
 @pytest.mark.parametrize(
     ("change", "error"),
     [
