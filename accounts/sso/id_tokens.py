@@ -6,6 +6,7 @@ from hmac import compare_digest
 from typing import Any
 
 import jwt
+from jwt.utils import base64url_decode
 
 # Signatures with a key pair only: a shared secret would let everyone who knows it sign.
 ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA"]
@@ -13,6 +14,10 @@ ALGORITHMS = ["RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES
 CLOCK_TOLERANCE_S = 60
 REQUIRED = ["iss", "sub", "aud", "exp", "iat"]
 MAX_SUBJECT_LENGTH = 191
+# The public members of a key. Private ones would be checked, or n be factored by d, which stops the whole process
+# for hours if they are long.
+PUBLIC_MEMBERS = ("kty", "use", "alg", "kid", "n", "e", "crv", "x", "y")
+MIN_RSA_BITS, MAX_RSA_BITS = 2048, 16_384
 
 
 class InvalidIdToken(Exception):
@@ -62,4 +67,17 @@ def _find_key(keys: Any, header: dict[str, Any]) -> jwt.PyJWK:
     ]
     if len(usable) != 1:
         raise InvalidIdToken("The provider publishes no key that fits the ID token.")
-    return jwt.PyJWK(usable[0], algorithm=header["alg"])
+    key = {name: usable[0][name] for name in PUBLIC_MEMBERS if name in usable[0]}
+    if key["kty"] == "RSA" and not MIN_RSA_BITS <= _modulus_bits(key) <= MAX_RSA_BITS:
+        raise InvalidIdToken(
+            f"The provider's RSA key must have {MIN_RSA_BITS:,} to {MAX_RSA_BITS:,} bits, in the member n."
+        )
+    return jwt.PyJWK(key, algorithm=header["alg"])
+
+
+def _modulus_bits(key: dict[str, Any]) -> int:
+    """Return the number of bits of an RSA key's modulus. Raises InvalidIdToken."""
+    try:
+        return int.from_bytes(base64url_decode(key["n"])).bit_length()
+    except (KeyError, TypeError, ValueError):
+        raise InvalidIdToken("The provider's RSA key has no valid member n.") from None
