@@ -199,8 +199,11 @@ class User(AbstractBaseUser, PermissionsMixin):
     def save(self, *args: Any, **kwargs: Any) -> None:
         self.email = self.email.strip().lower()
         has_new_password = self.pk is not None and getattr(self, "_password", None) is not None
-        super().save(*args, **kwargs)
-        if has_new_password:
+        if not has_new_password:
+            super().save(*args, **kwargs)
+            return
+        with transaction.atomic():
+            super().save(*args, **kwargs)
             password_changed.send(User, user=self)
 
     @cached_property

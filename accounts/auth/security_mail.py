@@ -13,14 +13,12 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import structlog
-from allauth.core import context
 from django.conf import settings
 from django.core import mail
 from django.db import transaction
-from django.dispatch import receiver
 from django.urls import reverse
 
-from accounts.models import Membership, Organization, SecurityMail, User, password_changed
+from accounts.models import Membership, Organization, SecurityMail, User
 from dispatch.core import clock
 from dispatch.core.db.isolation import take_within
 from dispatch.core.languages import gettext, mark, override
@@ -145,12 +143,3 @@ def _phone_reminder(organization: Organization) -> str:
     )
     link = f"{settings.PUBLIC_BASE_URL}{reverse('console:notification_choices')}?in={organization.slug}"
     return text.format(organization=organization.name, link=link) + "\n"
-
-
-@receiver(password_changed)
-def _record_password(user: User, **kwargs: Any) -> None:
-    from accounts.auth import second_factor
-
-    with transaction.atomic():
-        second_factor.append_event(user, "membership.password_changed", second_factor.actor_of(user))
-        enqueue_mail(user, "password_changed", context.request)

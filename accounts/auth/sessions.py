@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from allauth.account.signals import user_logged_in as all_steps_passed
+from allauth.core import context
 from allauth.usersessions.models import UserSession
 from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.signals import user_logged_in
@@ -17,7 +18,7 @@ from django.db import transaction
 from django.dispatch import receiver
 from django.http import HttpRequest
 
-from accounts.auth import second_factor
+from accounts.auth import second_factor, security_mail
 from accounts.auth.session_store import (
     LIMITED_FROM,
     SIGNED_IN_AT,
@@ -26,7 +27,7 @@ from accounts.auth.session_store import (
     get_session_user,
     has_limits,
 )
-from accounts.models import User
+from accounts.models import User, password_changed
 from accounts.sso import sessions as sso
 from dispatch.core import clock
 from dispatch.core.events import Actor
@@ -49,6 +50,19 @@ def _list_sign_in(request: HttpRequest, user: User, **kwargs: Any) -> None:
     """
     list_sessions(user)
     UserSession.objects.create_from_request(request)
+
+
+@receiver(password_changed)
+def _record_password(user: User, **kwargs: Any) -> None:
+    """Record and mail the change, and end all sessions.
+
+    The view in which users change their own password gives its session the new hash afterwards, so it goes on.
+    """
+    actor = second_factor.actor_of(user)
+    with transaction.atomic():
+        second_factor.append_event(user, "membership.password_changed", actor)
+        security_mail.enqueue_mail(user, "password_changed", context.request)
+        end_all_sessions(user, actor=actor)
 
 
 def extend_session(store: Any) -> bool:

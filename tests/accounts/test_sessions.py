@@ -25,6 +25,7 @@ from tests.support import factories as make
 pytestmark = pytest.mark.django_db
 
 PAGE = "/account/sessions/"
+CHOSEN = "three blind llamas"
 CONFIRMED = {"_form_submitted": "True"}  # the dialog of an action
 SECOND = timedelta(seconds=1)
 
@@ -180,6 +181,31 @@ def test_admin_ends_the_sessions_of_a_colleague(dana: User) -> None:
     assert client.get("/board/").status_code == 200
     assert Event.objects.get(kind="membership.sessions_ended").actor_id == boss.pk
     assert sign_in(dana).get("/board/").status_code == 200
+
+
+def test_new_password_from_a_link_ends_all_sessions(dana: User) -> None:
+    listed_one, unlisted = sign_in(dana), make.browser(dana)
+    visitor = Client()
+    page = visitor.get(services.password_path(dana), follow=True)
+    visitor.post(page.redirect_chain[-1][0], {"new_password1": CHOSEN, "new_password2": CHOSEN})
+    assert not is_signed_in(listed_one)
+    assert listed_one.get("/board/").status_code == unlisted.get("/board/").status_code == 302
+    assert not UserSession.objects.filter(user=dana).exists()
+    dana.refresh_from_db()
+    assert dana.sessions_ended_at is not None
+    assert Event.objects.filter(kind="membership.sessions_ended").count() == 1
+    assert sign_in(dana, password=CHOSEN).get("/board/").status_code == 200
+
+
+def test_person_who_changes_the_password_stays_signed_in_here_only(dana: User) -> None:
+    here, there = sign_in(dana), sign_in(dana)
+    page = {"old_password": make.PASSWORD, "new_password1": CHOSEN, "new_password2": CHOSEN}
+    assert here.post("/admin/password_change/", page).url == "/admin/password_change/done/"
+    assert here.get("/board/").status_code == 200
+    assert there.get("/board/").status_code == 302
+    assert [row.session_key for row in listed(here)] == [here.session.session_key]
+    dana.refresh_from_db()
+    assert dana.sessions_ended_at is not None
 
 
 def test_pages_without_a_session_store_nothing() -> None:

@@ -59,6 +59,21 @@ def test_browsers_of_ended_sessions_do_not_count(
     assert list(push_subscriptions.subscriptions_of(office.pk, dora)) == [row]
 
 
+def test_new_password_ends_push_in_the_browsers_of_before(
+    push_service: PushService, office: Organization, dora: User
+) -> None:
+    """A thief's browser would get links that acknowledge alerts as her, and could renew itself."""
+    subscribe(push_service, office, dora, "thief")
+    dora.set_password("a new one for tests")
+    dora.save()
+    raise_alert(office)
+    escalate()
+    send()
+    assert push_service.requests == 0
+    assert not push_subscriptions.subscriptions_of(office.pk, dora).exists()
+    assert renew(push_service, "thief", "renewed").status_code == 404
+
+
 def test_returning_member_turns_push_on_again(push_service: PushService, office: Organization, dora: User) -> None:
     subscribe(push_service, office, dora)
     membership = Membership.objects.get(user=dora)

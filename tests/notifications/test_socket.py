@@ -267,6 +267,16 @@ def test_ending_the_sessions_closes_the_socket_at_once(app_url, ours):
         assert closed_with(socket) == 4401
 
 
+def test_a_new_password_closes_the_sockets_at_once(app_url, ours, settings):
+    settings.SOCKET_RECHECK_S = 3600
+    with listening(app_url, ours.dispatcher) as socket:
+        hear(socket)
+        ours.dispatcher.set_password("another one")
+        ours.dispatcher.save()
+        notify()
+        assert closed_with(socket) == 4401
+
+
 def test_session_without_the_required_second_factor_gets_no_socket(app_url, ours):
     accounts.change_organization(ours.organization.pk, {"requires_second_factor": True}, actor=SYSTEM)
     assert refused(app_url, ours.dispatcher)
