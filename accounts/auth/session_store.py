@@ -46,12 +46,25 @@ def get_session_user(session: Any) -> Any:
     user = auth.load_backend(path).get_user(user_id)
     if user is None:
         return AnonymousUser()
-    hashes = [user.get_session_auth_hash(), *user.get_session_auth_fallback_hash()]
-    given = session.get(auth.HASH_SESSION_KEY, "")
-    if any(constant_time_compare(given, each) for each in hashes):
+    if _has_hash_of(user, session):
         return user
     session.flush()
     return AnonymousUser()
+
+
+def is_signed_in_as(user: Any, data: Any) -> bool:
+    """Return whether a session with this content signed in this user, and its hash is valid."""
+    return (
+        data.get(auth.SESSION_KEY) == user._meta.pk.value_to_string(user)
+        and data.get(auth.BACKEND_SESSION_KEY) in settings.AUTHENTICATION_BACKENDS
+        and _has_hash_of(user, data)
+    )
+
+
+def _has_hash_of(user: Any, data: Any) -> bool:
+    hashes = [user.get_session_auth_hash(), *user.get_session_auth_fallback_hash()]
+    given = data.get(auth.HASH_SESSION_KEY, "")
+    return any(constant_time_compare(given, each) for each in hashes)
 
 
 class SessionStore(DatabaseStore):

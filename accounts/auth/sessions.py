@@ -5,9 +5,11 @@ The limits are in `session_store`. Rows of `allauth.usersessions` have their add
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
+import structlog
 from allauth.account.signals import user_logged_in as all_steps_passed
 from allauth.core import context
 from allauth.usersessions.models import UserSession
@@ -24,16 +26,20 @@ from accounts.auth.session_store import (
     SIGNED_IN_AT,
     SessionStore,
     expiry_of,
-    get_session_user,
     has_limits,
+    is_signed_in_as,
 )
 from accounts.models import User, password_changed
 from accounts.sso import sessions as sso
 from dispatch.core import clock
 from dispatch.core.events import Actor
 
+log = structlog.get_logger(__name__)
+
 # A session in use is extended at most this often.
 EXTEND_EVERY = timedelta(minutes=1)
+# A sign-in ends the user's sessions beyond this number, those that were used longest ago.
+MAX_SESSIONS = 100
 
 
 @receiver(user_logged_in)
@@ -48,7 +54,9 @@ def _list_sign_in(request: HttpRequest, user: User, **kwargs: Any) -> None:
 
     That one reads each session with Django's `get_user` (see `get_session_user`).
     """
-    list_sessions(user)
+    if excess := list_sessions(user)[MAX_SESSIONS - 1 :]:
+        _end(user, excess)
+        log.info("oldest_sessions_ended", user=user.pk, count=len(excess))
     UserSession.objects.create_from_request(request)
 
 
@@ -91,10 +99,31 @@ def record_use(request: HttpRequest) -> None:
 
 def list_sessions(user: User) -> list[UserSession]:
     """Return the user's sessions that have not ended, the last used first, and delete the rows of the others."""
-    rows = list(UserSession.objects.filter(user=user).order_by("-last_seen_at"))
-    open_rows = [row for row in rows if get_session_user(SessionStore(row.session_key)).is_authenticated]
+    rows = list(UserSession.objects.filter(user=user).order_by("-last_seen_at", "-pk"))
+    stored = _read(rows) if user.is_active else {}
+    open_rows = [row for row in rows if is_signed_in_as(user, stored.get(row.session_key, {}))]
+    # Their sessions stay: one that another request is signing in has no content yet.
     UserSession.objects.filter(pk__in={row.pk for row in rows} - {row.pk for row in open_rows}).delete()
     return open_rows
+
+
+def _read(rows: Sequence[UserSession]) -> dict[str, dict[str, Any]]:
+    """Return the content of the sessions that have not expired, by key."""
+    keys = [row.session_key for row in rows]
+    stored = Session.objects.filter(pk__in=keys, expire_date__gt=clock.now())
+    store = SessionStore()
+    return {key: store.decode(data) for key, data in stored.values_list("pk", "session_data")}
+
+
+def _end(user: User, rows: Sequence[UserSession]) -> None:
+    """Delete these sessions of the user and their rows.
+
+    The lock keeps two requests from deleting the same rows in different orders.
+    """
+    with transaction.atomic():
+        User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        Session.objects.filter(pk__in=[row.session_key for row in rows]).delete()
+        UserSession.objects.filter(pk__in=[row.pk for row in rows]).delete()
 
 
 def end_session(user: User, session: UserSession, *, actor: Actor) -> None:
@@ -110,8 +139,7 @@ def end_all_sessions(user: User, *, actor: Actor) -> None:
         row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
         row.sessions_ended_at = user.sessions_ended_at = clock.now()
         row.save(update_fields=["sessions_ended_at"])
-        for session in UserSession.objects.filter(user=row):
-            session.end()
+        _end(row, list(UserSession.objects.filter(user=row)))
         second_factor.append_event(row, "membership.sessions_ended", actor)
 
 
@@ -120,13 +148,15 @@ def end_provider_sessions(user: User, provider_id: int) -> int:
 
     Their sockets are closed.
     """
-    count = 0
-    for session in UserSession.objects.filter(user=user):
-        opened = SessionStore(session.session_key).get(sso.SESSION_KEY) or {}
-        if opened.get("provider") == provider_id:
-            session.end()
-            count += 1
-    return count
+    rows = list(UserSession.objects.filter(user=user))
+    stored = _read(rows)
+    opened = [
+        row
+        for row in rows
+        if (stored.get(row.session_key, {}).get(sso.SESSION_KEY) or {}).get("provider") == provider_id
+    ]
+    _end(user, opened)
+    return len(opened)
 
 
 def end_other_sessions(request: HttpRequest, user: User, *, actor: Actor) -> None:

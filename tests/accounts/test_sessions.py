@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 from allauth.usersessions.models import UserSession
 from django.contrib.sessions.models import Session
+from django.db import connection
 from django.test import Client
+from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from accounts import loops, services
 from accounts.auth import sessions
-from accounts.auth.session_store import LIMITED_FROM, SIGNED_IN_AT
+from accounts.auth.session_store import LIMITED_FROM, SIGNED_IN_AT, SessionStore
 from accounts.auth.user_agents import describe_user_agent
 from accounts.models import ApiKey, User
 from dispatch.core import clock
@@ -325,3 +327,57 @@ def test_a_sign_in_removes_the_rows_of_sessions_that_have_ended(dana: User) -> N
     newest = sign_in(dana)
     keys = UserSession.objects.filter(user=dana).values_list("session_key", flat=True)
     assert list(keys) == [newest.cookies["sessionid"].value]
+
+
+def queries_of(act: Any) -> int:
+    with CaptureQueriesContext(connection) as queries:
+        act()
+    return len(queries)
+
+
+def test_cost_of_the_list_and_of_a_sign_in_does_not_grow_with_the_sessions(dana: User) -> None:
+    here = sign_in(dana)
+    listed(here)
+    sign_in(dana)  # what only the first request reads
+    few = queries_of(lambda: listed(here)), queries_of(lambda: sign_in(dana))
+    for _ in range(5):
+        sign_in(dana)
+    assert (queries_of(lambda: listed(here)), queries_of(lambda: sign_in(dana))) == few
+    assert len(listed(here)) == 9
+    assert queries_of(lambda: sessions.end_all_sessions(dana, actor=SYSTEM)) < 9
+
+
+def test_a_sign_in_ends_the_sessions_used_longest_ago_beyond_the_limit(
+    dana: User, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "MAX_SESSIONS", 3)
+    colleague = sign_in(make.dispatcher(dana.memberships.get().organization))
+    oldest, used, idle, newest = [sign_in(dana) for _ in range(3)] + [Client()]
+    for minutes, client in ((30, oldest), (5, used), (10, idle)):
+        rows = UserSession.objects.filter(session_key=client.session.session_key)
+        rows.update(last_seen_at=clock.now() - timedelta(minutes=minutes))
+    sign_in(dana, newest)
+    assert [is_signed_in(each) for each in (oldest, used, idle, newest)] == [False, True, True, True]
+    assert oldest.get("/board/").status_code == 302
+    assert is_signed_in(colleague)
+    assert len(listed(used)) == 3
+    sign_in(dana)
+    assert [is_signed_in(each) for each in (used, idle, newest)] == [True, False, True]
+
+
+def test_a_sign_in_lists_no_session_that_is_no_longer_valid(dana: User) -> None:
+    former = sign_in(dana)
+    User.objects.filter(pk=dana.pk).update(sessions_ended_at=clock.now())
+    newest = sign_in(dana)
+    assert [row.session_key for row in listed(newest)] == [newest.session.session_key]
+    assert former.get("/board/").status_code == 302
+
+
+def test_a_sign_in_does_not_end_another_one_that_is_under_way(dana: User) -> None:
+    """A session is stored, still empty, and listed before the request that signs in has ended."""
+    under_way = SessionStore()
+    under_way.create()
+    now = clock.now()
+    UserSession.objects.create(user=dana, session_key=under_way.session_key, ip="127.0.0.1", last_seen_at=now)
+    sign_in(dana)
+    assert Session.objects.filter(pk=under_way.session_key).exists()
