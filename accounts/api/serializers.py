@@ -163,7 +163,10 @@ class PlaceSerializer(serializers.Serializer):
 
 
 class MeSerializer(serializers.Serializer):
-    """The caller. A person has `user`, `role`, `on_duty` and `organizations`; a key has `api_key`."""
+    """The caller. A person has `user`, `role`, `on_duty` and `organizations`; a key has `api_key`.
+
+    `created_by` of the key is null unless the key has the scope `read`, with which it may read the members.
+    """
 
     user = PersonSerializer(allow_null=True)
     api_key = ApiKeySerializer(allow_null=True)
@@ -171,6 +174,13 @@ class MeSerializer(serializers.Serializer):
     role = serializers.ChoiceField(choices=Membership.Role.choices, allow_null=True)
     on_duty = serializers.BooleanField(allow_null=True)
     organizations = PlaceSerializer(many=True)
+
+    def to_representation(self, caller: dict[str, Any]) -> dict[str, Any]:
+        shown: dict[str, Any] = super().to_representation(caller)
+        key = caller["api_key"]
+        if key is not None and ApiKey.Scope.READ not in key.scopes:
+            shown["api_key"] = {**shown["api_key"], "created_by": None}
+        return shown
 
 
 class ChoiceSerializer(StrictSerializer):

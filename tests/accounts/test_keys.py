@@ -38,6 +38,23 @@ def test_a_key_is_shown_once_and_only_its_hash_is_kept():
     ).exists()
 
 
+@pytest.mark.parametrize("scopes", [["submissions:write"], ["manage", "jobs:write"], ["read"], list(ApiKey.Scope)])
+def test_only_a_key_that_may_read_members_reads_who_created_it(scopes: list[str]) -> None:
+    organization = make.organization()
+    boss = make.admin(organization, "Boss")
+    User.objects.filter(pk=boss.pk).update(phone="+16025550123")
+    whole = Api(user=boss).post("api-keys/", {"name": "Website", "scopes": scopes}).json()["key"]
+    answer = Api(key=whole).get("me/")
+    creator = answer.json()["api_key"]["created_by"]
+    if "read" in scopes:
+        assert creator == {"id": boss.pk, "name": "Boss", "email": boss.email, "phone": "+16025550123"}
+        assert Api(key=whole).get("members/").status_code == 200
+    else:
+        assert creator is None
+        assert not any(each in answer.content.decode() for each in ("Boss", boss.email, "+16025550123"))
+        assert Api(key=whole).get("members/").status_code == 403
+
+
 @pytest.mark.parametrize(
     "spoil", [lambda k: k[:-1] + ("A" if k[-1] != "A" else "B"), lambda k: k + "x", lambda k: k[3:]]
 )
