@@ -53,10 +53,13 @@ def numbers(page: Page) -> list[int]:
     return [int(one.removeprefix("job-")) for one in rows.evaluate_all("all => all.map(one => one.dataset.id)")]
 
 
-def boxes(page: Page, selector: str) -> list[dict[str, float]]:
-    """Return the visible rectangles of these elements, clipped to their scroll containers and the window."""
+def boxes(page: Page, selectors: list[str]) -> list[list[dict[str, float]]]:
+    """Return the visible rectangles of each selector's elements at one moment.
+
+    They are clipped to their scroll containers and the window.
+    """
     return page.evaluate(
-        """selector => [...document.querySelectorAll(selector)].map(one => {
+        """selectors => selectors.map(selector => [...document.querySelectorAll(selector)].map(one => {
           let {left, top, right, bottom} = one.getBoundingClientRect();
           for (let up = one.parentElement; up; up = up.parentElement) {
             const style = getComputedStyle(up);
@@ -67,16 +70,17 @@ def boxes(page: Page, selector: str) -> list[dict[str, float]]:
             }
           }
           return {left, top, right, bottom: Math.min(bottom, innerHeight), of: one.className || one.id};
-        }).filter(one => one.right - one.left > 1 && one.bottom - one.top > 1)""",
-        selector,
+        }).filter(one => one.right - one.left > 1 && one.bottom - one.top > 1))""",
+        selectors,
     )
 
 
 def nothing_is_covered(page: Page) -> None:
-    notices = boxes(page, "#alert-bar") + boxes(page, "#notices > *")
+    selectors = ["#alert-bar, #notices > *", *PARTS, "[data-list] [data-cards] > li"]
+    notices, *others = boxes(page, selectors)
     assert notices
-    for selector in [*PARTS, "[data-list] [data-cards] > li"]:
-        for part in boxes(page, selector):
+    for selector, parts in zip(selectors[1:], others, strict=True):
+        for part in parts:
             for notice in notices:
                 apart = (
                     part["right"] <= notice["left"] + 1
