@@ -133,7 +133,8 @@ class OwnedInlineFormSet(PaginationInlineFormSet):
             self.delete_existing(row, commit=commit)
         names = self._unique_names()
         moved = [form for form in stored if form.instance not in removed and {*names} & {*form.changed_data}]
-        if len(moved) > 1:
+        is_free = not self.model._meta.related_objects  # else what refers to the rows would be deleted, too
+        if len(moved) > 1 and is_free:
             self.model._base_manager.filter(pk__in=[form.instance.pk for form in moved]).delete()
             for form in moved:
                 form.insert_again()
