@@ -259,6 +259,15 @@ def test_multiples_of_huge_numbers_are_found() -> None:
         assert list(found) == ([] if is_multiple else [""]), (divisor, number)
 
 
+@pytest.mark.parametrize("divisor", [0.01, 0.05, 0.1])
+def test_amounts_are_multiples_by_their_digits(divisor: float) -> None:
+    """Divided as binary fractions, 19.99 is not a multiple of 0.01."""
+    for number in range(1, 3000):
+        digits = f"{number * round(divisor * 100) / 100:.2f}"
+        assert schemas.validate_payload({"multipleOf": divisor}, float(digits)) == {}, digits
+        assert list(schemas.validate_payload({"multipleOf": divisor}, float(f"{digits}1"))) == [""], digits
+
+
 def test_unique_items_cost_is_linear() -> None:
     items = [{"n": number, "x": [number]} for number in range(20_000)]
     assert schemas.validate_payload({"uniqueItems": True}, items) == {}

@@ -174,13 +174,12 @@ def _is_same(one: Any, other: Any) -> bool:
 def _is_multiple(divisor: Any, number: Any) -> bool:
     if math.inf in (abs(number), divisor):  # what 1e400 is read as
         return False
-    try:
-        if isinstance(divisor, float):
-            quotient = number / divisor
-            return bool(int(quotient) == quotient)
-        return not number % divisor
-    except OverflowError:  # one of them, or the quotient, is too large for a float
-        return (Fraction(number) / Fraction(divisor)).denominator == 1
+    return (_exact(number) / _exact(divisor)).denominator == 1
+
+
+def _exact(number: float) -> Fraction:
+    """Return a number as its decimal digits say: 19.99 is a multiple of 0.01, but not as a binary fraction."""
+    return Fraction(number) if isinstance(number, int) else Fraction(repr(number))
 
 
 def _check_format(validator: Any, name: str, instance: Any, schema: Any) -> Errors:
