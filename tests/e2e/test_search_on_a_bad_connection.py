@@ -65,19 +65,11 @@ def test_search_without_a_connection_is_made_when_it_is_back(floor: Floor, sign_
 
 def test_search_that_the_server_refused_is_made_again(floor: Floor, sign_in, jobs):
     page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
-    failed: list[Route] = []
-
-    def fail_once(route: Route) -> None:
-        if failed:
-            return route.continue_()
-        failed.append(route)
-        return route.fulfill(status=503)
-
-    page.route(SEARCHES, fail_once)
+    page.route(SEARCHES, lambda route: route.fulfill(status=503), times=1)
     page.keyboard.press("/")
-    page.keyboard.insert_text("quill")
+    with page.expect_response(lambda response: response.status == 503):
+        page.keyboard.insert_text("quill")
     is_searched(page, jobs)
-    assert failed
 
 
 def test_search_that_always_fails_is_repeated_more_and_more_rarely(floor: Floor, sign_in, jobs):

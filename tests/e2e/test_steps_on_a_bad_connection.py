@@ -8,19 +8,14 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from dispatch.jobs.models import Job
-from tests.e2e.test_board import card, live, make_pending
+from tests.e2e.test_board import card, live
+from tests.e2e.test_search_on_a_bad_connection import jobs
 from tests.harness.jobs import Floor
 from tests.support import factories as make
 
+__all__ = ["jobs"]
+
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def jobs(floor: Floor) -> tuple[Job, Job]:
-    """A job that a search for its customer finds, and one that it does not find."""
-    found, other = make_pending(floor), make_pending(floor)
-    Job.objects.filter(pk=found.pk).update(customer_name="Zacharias Quill")
-    return found, other
 
 
 @pytest.fixture
@@ -60,15 +55,7 @@ def test_filters_of_a_step_back_apply_when_the_server_answers_again(page: Page, 
     expect(card(page, "attention", other)).to_have_count(0)
     card(page, "attention", found).click()
     expect(page).to_have_url(re.compile(f"text=quill&job={found.pk}$"))
-    failed: list[Route] = []
-
-    def fail_once(route: Route) -> None:
-        if failed:
-            return route.continue_()
-        failed.append(route)
-        return route.fulfill(status=502)
-
-    page.route(re.compile("/board/$"), fail_once)
+    page.route(re.compile("/board/$"), lambda route: route.fulfill(status=502), times=1)
     page.evaluate("history.go(-2)")
     expect(page.locator("#notices")).to_contain_text(
         "The board of this address can't be loaded yet. It appears when the server answers again."

@@ -153,6 +153,11 @@ class Floor:
         events = Event.objects.filter(subject_type="lead", subject_id=lead_id).order_by("id")
         return [kind.partition(".")[2] for kind in events.values_list("kind", flat=True)]
 
+    def end_call(self, status: str) -> None:
+        """End the only call with this status, and tell its lead."""
+        Call.objects.update(status=status, ended_at=clock.now())
+        completion.call_changed(Call.objects.get())
+
     def end_calls_unreported(self) -> None:
         """End all calls, whose scripts were spoken, without a word to their leads."""
         for call in Call.objects.all():
