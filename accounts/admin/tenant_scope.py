@@ -231,6 +231,8 @@ class OwnedForm(forms.ModelForm):
         elif field is not None and (shown is None or shown.widget.is_hidden):
             label = shown.label if shown else self._meta.model._meta.get_field(field).verbose_name
             label = capfirst(label or field)
+            if shown is not None:
+                super().add_error(field, found)  # which no page shows
             field, found = None, ValidationError([f"{label}: {message}" for message in found.messages])
         super().add_error(field, found)
 
