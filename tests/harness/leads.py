@@ -108,10 +108,10 @@ class Floor:
         return claimed
 
     def work(self) -> int:
-        """Promotes and dials until nothing is ready; how many calls were made."""
+        """Promotes and dials until nothing is ready, or calling is stopped; how many calls were made."""
         self.promote()
         made = 0
-        while (claimed := self.dial()).taken:
+        while (claimed := self.dial()).taken and claimed.why != "stopped":
             made += len(claimed.calls)
         return made
 

@@ -13,6 +13,7 @@ from dispatch.core import clock
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.core.runtime.loops import find_loop
+from dispatch.leads import loops
 from dispatch.leads.models import Campaign, EngineSwitch, Lead, LeadDispatch
 from dispatch.leads.rules.eligibility import FAR
 from dispatch.leads.services import actions, switches
@@ -166,9 +167,14 @@ def pause_pool(floor: Floor, is_paused: bool) -> None:
     DispatchPool.objects.filter(pk=floor.campaign.pool_id).update(is_paused=is_paused)
 
 
+def pause_promoter(floor: Floor, is_paused: bool) -> None:
+    switches.set_engine(promoter_paused=is_paused, actor=SYSTEM)
+    loops.reset()  # it reads its switch twice a second
+
+
 STOPS: dict[str, Callable[[Floor, bool], object]] = {
     "kill switch": lambda floor, on: switches.set_engine(is_stopped=on, actor=SYSTEM),
-    "promoter paused": lambda floor, on: switches.set_engine(promoter_paused=on, actor=SYSTEM),
+    "promoter paused": pause_promoter,
     "pool paused": pause_pool,
 }
 
