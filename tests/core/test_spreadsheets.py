@@ -86,7 +86,7 @@ def test_doubled_column_names_are_listed_briefly():
     assert len(str(refused.value)) < 300
 
 
-HOSTILE = [
+FORMULAS = [
     "=1+1", "+1602", "-1", "@a", "\t=1", "\r=1", "Ann;=cmd|'/C calc'!A0;x", "a,-b", "a\n@b", "a\r\n=b", "a\t\t=b",
     ";;=a", 'Ann;"=a"', '"=a"', "'=a", "''=a", "a;'=b", "a;'\"=b", "'\t'\t=", "\r",
 ]  # fmt: skip
@@ -94,7 +94,7 @@ HARMLESS = ["plain", "'quoted", "O'Brien", "a=b", "a - b", "a, -b", "a; b", 'say
 
 
 def test_escaped_formulas_survive_a_round_trip():
-    for text in [*HOSTILE, *HARMLESS]:
+    for text in [*FORMULAS, *HARMLESS]:
         once = csv_files.escape_formula(text)
         assert csv_files.unescape_formula(once) == text
         assert csv_files.unescape_formula(csv_files.escape_formula(once)) == once
@@ -103,7 +103,7 @@ def test_escaped_formulas_survive_a_round_trip():
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_no_text_becomes_a_formula_whatever_the_separator_is(separator):
-    for text in HOSTILE:
+    for text in FORMULAS:
         file = io.StringIO(newline="")
         csv.writer(file).writerow([1, csv_files.escape_formula(text), "x"])
         for row in csv.reader(io.StringIO(file.getvalue(), newline=""), delimiter=separator):
