@@ -116,7 +116,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         welcome = await self._welcome(read_id(query.get("last_event_id")), read_id(query.get("since")))
         self.open_alerts = {row["id"] for row in welcome["alerts"]}  # those that the page shows as open
         await self.send_json(welcome)
-        await self._send_new(await self._missed(joined, frozenset()))
+        await self._send_new(await self._missed(joined))
         self.watch = asyncio.create_task(self._watch_updates())
 
     async def dispatch(self, message: dict[str, Any]) -> None:
@@ -260,8 +260,8 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         return 0, self._read_missed(time.monotonic() - SHARED_S, open_alerts)
 
     @database_sync_to_async
-    def _missed(self, joined: float, open_alerts: Collection[int]) -> Missed:
-        return self._read_missed(joined, open_alerts)
+    def _missed(self, joined: float) -> Missed:
+        return self._read_missed(joined, ())  # the welcome has the open alerts
 
     def _read_missed(self, not_before: float, open_alerts: Collection[int]) -> Missed:
         updates, complete = live_updates.missed_updates(self.organization_id, self.floor, not_before)
@@ -315,8 +315,9 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
         newest = self._rows().order_by("-id").values_list("pk", flat=True).first() or 0
         floor = live_updates.update_floor(self.organization_id)
         self.last_id = newest if last_id is None else min(last_id, newest)
-        is_known = since is not None and since <= live_updates.newest_event(self.organization_id)
-        self.floor = since if since is not None and is_known else floor
+        self.floor = floor
+        if since is not None and since <= live_updates.newest_event(self.organization_id):
+            self.floor = since
         alerts = self._rows().filter(level="critical", acknowledged_at=None, settled_at=None)
         return {
             "type": "welcome",

@@ -162,9 +162,8 @@
     lastHeard = Date.now();
     pinged = 0;
     if (typeof message.now === "number") offset = message.now - Date.now();
-    if (message.type === "welcome") agree(message);
-    else if (typeof message.floor === "number") since = Math.max(since, message.floor);
     if (message.type === "welcome") {
+      agree(message);
       pause = FIRST_PAUSE_MS;
       const again = connected;
       connected = true;
@@ -173,6 +172,7 @@
       if (again) emit("dispatch:refetch", { why: "reconnected" });
       return;
     }
+    if (typeof message.floor === "number") since = Math.max(since, message.floor);
     if (message.type === "events") return happened(message.items);
     if (message.type === "refetch") return emit("dispatch:refetch", { why: "missed" });
     if (message.type === "notification") {
