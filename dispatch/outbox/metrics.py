@@ -77,11 +77,11 @@ def open_circuits() -> Samples:
     A circuit stays open until a probe succeeds, however long ago the last message was. A target that is paused or
     disabled is not probed.
     """
-    target = OuterRef("pk")
+    its = {"organization": OuterRef("organization"), "target": OuterRef("pk")}
     in_flight = Message.objects.filter(in_flight=True, pool__isnull=False)
-    unordered = Message.objects.filter(status=Status.PENDING, mode=Mode.IMMEDIATE, target=target)
+    unordered = Message.objects.filter(status=Status.PENDING, mode=Mode.IMMEDIATE, **its)
     is_waited_for = (
-        Exists(MessageGroup.objects.filter(target=target, wake_at__isnull=False))
+        Exists(MessageGroup.objects.filter(wake_at__isnull=False, **its))
         | Exists(unordered)
         | Q(pk__in=in_flight.values("target"))
         | Q(probe_until__gt=clock.now())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 from django.conf import settings
 from django.db import transaction
@@ -11,10 +12,12 @@ from dispatch.core import clock, fault_injection
 from dispatch.core.runtime import leader_election
 from dispatch.core.runtime.loop_runner import leading
 from dispatch.outbox import metrics, publisher, queues
-from dispatch.outbox.services.scheduling import claim_next, next_wake
+from dispatch.outbox.services.scheduling import claim_next, next_wake, polled
 
 # Prevents a busy loop.
 MIN_PAUSE_S = 0.01
+# Pause before the next targets of an organization that has too many waiting ones to read all at once.
+PARTIAL_PAUSE_S = 0.5
 
 
 def poll_once() -> float | None:
@@ -40,10 +43,11 @@ def poll_once() -> float | None:
     if claims:
         return 0.0
     waits = [at for at in (next_wake(now), admission.again_at) if at]
+    longest_s = min(settings.OUTBOX_POLL_INTERVAL_S, PARTIAL_PAUSE_S if polled.is_partial else math.inf)
     if not waits:
-        return None if is_published else settings.OUTBOX_POLL_INTERVAL_S
+        return None if is_published and not polled.is_partial else longest_s
     seconds = (min(waits) - clock.now()).total_seconds()
-    return min(max(seconds, MIN_PAUSE_S), settings.OUTBOX_POLL_INTERVAL_S)
+    return min(max(seconds, MIN_PAUSE_S), longest_s)
 
 
 # The leadership term in which all QUEUED messages were last published again.

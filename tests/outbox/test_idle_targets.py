@@ -6,6 +6,7 @@ import itertools
 import json
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -17,11 +18,12 @@ from dispatch.capacity.models import DispatchPool
 from dispatch.core import clock
 from dispatch.core.db import prepared
 from dispatch.core.events import SYSTEM
-from dispatch.outbox import sql
-from dispatch.outbox.services import target_health
+from dispatch.outbox import poller, sql
+from dispatch.outbox.models import Message, Target
+from dispatch.outbox.services import scheduling, target_health
 from dispatch.outbox.services.intake import NewMessage, accept_messages
-from dispatch.outbox.services.scheduling import claim_next
-from dispatch.outbox.sql.ordering import MAX_OWN_TARGETS, MAX_STEPS
+from dispatch.outbox.services.scheduling import claim_next, polled, refilled
+from dispatch.outbox.services.target_rotation import TargetRotation
 from tests.harness.outbox import World
 from tests.support import factories
 from tests.support.plans import forget_statistics, pretend_empty
@@ -35,7 +37,8 @@ TABLES = [
     "capacity_dispatchpool",
     "outbox_poolgate",
 ]
-CROWD = 3 * MAX_STEPS // 2
+STEPS = 200
+CROWD = 3 * STEPS // 2
 
 
 def scans(node: dict[str, Any]) -> Iterator[tuple[str, float]]:
@@ -54,13 +57,19 @@ def rows_read(statement: str, given: dict[str, Any]) -> Counter[str]:
 
 
 def rows_read_as_planned(statement: str, given: dict[str, Any]) -> Counter[str]:
-    with transaction.atomic(), prepared.pipeline(one_plan=True):
+    with transaction.atomic(), prepared.pipeline(one_plan=True), prepared.index_order():
         plan = prepared.fetch_all("EXPLAIN (ANALYZE, FORMAT JSON) " + statement, given)[0][0]
     plan = json.loads(plan) if isinstance(plan, str) else plan
     read: Counter[str] = Counter()
     for table, rows in scans(plan[0]["Plan"]):
         read[table] += round(rows)
     return read
+
+
+def states_of(world: World, *, pools: bool) -> dict[str, Any]:
+    """Return the parameters of TARGET_STATES for the pools of the world's organization, or for a poll."""
+    turns = TargetRotation(STEPS).parameters([world.organization.pk] if pools else None)
+    return {"now": clock.now(), "pools": [world.pool.pk] if pools else None, "targets": [], **turns}
 
 
 def analyze(tables: Sequence[str]) -> None:
@@ -75,6 +84,26 @@ def crowd(organization: Organization, *, due: bool) -> None:
         urls = [f"https://{mode[0]}{n}.example/".lower() for n in range(CROWD)]
         items = [NewMessage("order.changed", "{}", None, url=url, mode=mode, scheduled_for=at) for url in urls]
         accept_messages(organization.pk, items)
+
+
+@contextmanager
+def levels_of_a_burst() -> Iterator[None]:
+    """Let the index of waiting targets have more levels than others, as after a burst whose rows are gone."""
+    with connection.cursor() as cursor:
+        cursor.execute("ALTER INDEX group_waiting_targets SET (fillfactor = 10)")
+        cursor.execute("BEGIN")
+        cursor.execute(
+            "INSERT INTO outbox_messagegroup (organization_id, name, key, target_id, wake_at, created_at)"
+            " SELECT t.organization_id, n, 'burst ' || n, t.id, now() + make_interval(secs => n), now()"
+            " FROM generate_series(1, 30000) n, (SELECT * FROM outbox_target ORDER BY id DESC LIMIT 1) t"
+        )
+        cursor.execute("ROLLBACK")
+        cursor.execute("REINDEX INDEX group_of_organization")
+        try:
+            yield
+        finally:
+            cursor.execute("ALTER INDEX group_waiting_targets RESET (fillfactor)")
+            cursor.execute("REINDEX TABLE outbox_messagegroup")
 
 
 def add_idle_targets(world: World, count: int) -> None:
@@ -94,7 +123,7 @@ def test_idle_targets_are_not_read(world: World, statement: str) -> None:
     add_idle_targets(world, IDLE)
     with connection.cursor() as cursor:
         cursor.execute("ANALYZE outbox_target, outbox_messagegroup, outbox_message")
-    given = {"now": clock.now(), "pools": [world.pool.pk], "targets": []}
+    given = states_of(world, pools=True)
     text = "EXPLAIN (ANALYZE, FORMAT JSON) " + getattr(sql, statement)
     plan = prepared.fetch_all(text, given)[0][0]
     plan = json.loads(plan) if isinstance(plan, str) else plan
@@ -110,15 +139,15 @@ def test_waiting_targets_of_others_cost_a_claim_for_some_pools_little(world: Wor
     erp, crm = world.endpoint("ERP"), world.endpoint("CRM")
     a, b = world.send_one(erp, "a"), world.send_one(crm, "b", mode="IMMEDIATE")
     world.send(world.endpoint("Later"), "c", scheduled_for=clock.now() + timedelta(days=1))
-    given = {"now": clock.now(), "pools": [world.pool.pk], "targets": []}
+    given = states_of(world, pools=True)
     read = rows_read(sql.TARGET_STATES, given)
-    assert read["outbox_messagegroup"] < MAX_STEPS + 20
-    assert read["outbox_message"] < MAX_STEPS + 20
-    assert read["outbox_target"] < (2 * MAX_STEPS if due else 0) + 20
+    assert read["outbox_messagegroup"] < 20
+    assert read["outbox_message"] < 20
+    assert read["outbox_target"] < 20
     states = {row[0]: row[2:4] for row in prepared.fetch_all(sql.TARGET_STATES, given)}
     assert states == {erp.target.pk: (True, False), crm.target.pk: (False, True)}
     with transaction.atomic():
-        claims, _ = claim_next(clock.now(), pools=[world.pool.pk])
+        claims, _ = claim_next(clock.now(), pools=[world.pool.pk], organizations=[world.organization.pk])
     assert {claim.id for claim in claims} == {a, b}
 
 
@@ -127,23 +156,92 @@ def test_a_claim_reads_as_little_whatever_the_statistics_say(world: World) -> No
     crowd(factories.organization("Greedy"), due=True)
     world.send_one(world.endpoint("ERP"), "a")
     world.send_one(world.endpoint("CRM"), "b", mode="IMMEDIATE")
-    given = {"now": clock.now(), "pools": [world.pool.pk], "targets": []}
+    given = states_of(world, pools=True)
     waiting, targets, others = TABLES[:2], TABLES[2:3], TABLES[3:]
     for states in itertools.product((forget_statistics, pretend_empty, analyze), repeat=3):
         for state, tables in zip(states, (waiting, targets, others), strict=True):
             state(tables)
         read = rows_read_as_planned(sql.TARGET_STATES, given)
-        assert read["outbox_target"] < 2 * MAX_STEPS + 20, [state.__name__ for state in states]
+        assert max(read.values()) < 20, [state.__name__ for state in states]
+        read = rows_read_as_planned(sql.TARGET_STATES, states_of(world, pools=False))
+        assert read["outbox_messagegroup"] < STEPS + 20, [state.__name__ for state in states]
+        assert read["outbox_message"] < STEPS + 20, [state.__name__ for state in states]
+        assert read["outbox_target"] < 2 * STEPS + 20, [state.__name__ for state in states]
 
 
-@pytest.mark.parametrize("own", [MAX_OWN_TARGETS - 1, MAX_OWN_TARGETS])
-def test_claim_finds_what_waits_among_many_targets_of_its_own_and_others(world: World, own: int) -> None:
+def test_a_walk_sorts_nothing_although_another_index_seems_cheaper(world: World) -> None:
     crowd(factories.organization("Greedy"), due=True)
-    add_idle_targets(world, own)
+    world.send(world.endpoint("ERP"), "a")
+    with levels_of_a_burst():
+        pretend_empty(["outbox_messagegroup"])
+        for pools in (True, False):
+            read = rows_read_as_planned(sql.TARGET_STATES, states_of(world, pools=pools))
+            assert read["outbox_messagegroup"] < (20 if pools else STEPS + 20)
+
+
+def test_claim_finds_what_waits_among_many_targets_of_its_own_and_others(world: World) -> None:
+    crowd(factories.organization("Greedy"), due=True)
+    add_idle_targets(world, IDLE)
     a = world.send_one(world.endpoint(), "a")
     with transaction.atomic():
-        claims, _ = claim_next(clock.now(), pools=[world.pool.pk])
+        claims, _ = claim_next(clock.now(), pools=[world.pool.pk], organizations=[world.organization.pk])
     assert [claim.id for claim in claims] == [a]
+
+
+@pytest.mark.parametrize("statement", ["TARGET_STATES", "NEXT_WAKE", "OLDEST_DUE"])
+@pytest.mark.parametrize("due", [True, False])
+def test_waiting_targets_of_an_organization_cost_a_poll_a_fixed_number_of_steps(
+    world: World, statement: str, due: bool
+) -> None:
+    crowd(factories.organization("Greedy"), due=due)
+    world.send(world.endpoint("ERP"), "a")
+    world.send(world.endpoint("CRM"), "b", mode="IMMEDIATE")
+    turns = TargetRotation(50).parameters(None)
+    read = rows_read(getattr(sql, statement), {"now": clock.now(), "pools": None, "targets": [], **turns})
+    at_each = 2 if due and statement == "NEXT_WAKE" else 1  # also what waits after what is due
+    assert read["outbox_messagegroup"] < 50 * at_each + 20
+    assert read["outbox_message"] < 50 * at_each + 20
+
+
+@pytest.mark.parametrize("mode", ["BLOCK_ON_ERROR", "IMMEDIATE"])
+def test_each_of_many_waiting_targets_is_polled_in_its_turn(
+    world: World, mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polled, "steps", 10)
+    crowd(world.organization, due=True)
+    Target.objects.update(open_until=clock.now() + timedelta(hours=1))
+    erp = world.endpoint()
+    a = world.send_one(erp, "a", mode=mode)
+    polls = 0
+    while world.status(a) == "PENDING":
+        assert polls < 2 * CROWD / 10 + 3
+        polls += 1
+        pause = world.poll()
+        assert pause is not None
+        assert pause <= poller.PARTIAL_PAUSE_S, "the next targets are read soon"
+    assert polls > 2
+
+
+def test_slots_of_a_pool_are_refilled_from_all_of_many_waiting_targets(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refilled, "steps", 5)
+    world.pool.concurrency = 1
+    world.pool.save()
+    erps = [world.endpoint(f"ERP {n}") for n in range(30)]
+    for erp in erps:
+        world.send(erp, "a", "b")
+    claimed = []
+    for _ in range(60):
+        with transaction.atomic():
+            claims, _ = claim_next(clock.now(), pools=[world.pool.pk], organizations=[world.organization.pk])
+        for claim in claims:
+            claimed.append(claim.id)
+            Message.objects.filter(pk=claim.id).update(status="COMPLETED", in_flight=False, ended_at=clock.now())
+            with transaction.atomic():
+                scheduling.lock_groups([claim.group_id])
+                scheduling.reschedule_groups([claim.group_id], clock.now())
+    assert len(set(claimed)) == 60
 
 
 @pytest.mark.parametrize("why", ["paused", "disabled", "paused pool"])
@@ -158,7 +256,7 @@ def test_a_poll_gets_no_targets_that_are_held(world: World, why: str) -> None:
         target_health.disable_endpoint(held.pk, "An outage", actor=SYSTEM)
     world.send(held, "held")
     a = world.send_one(erp, "a")
-    rows = prepared.fetch_all(sql.TARGET_STATES, {"now": clock.now(), "pools": None, "targets": []})
+    rows = prepared.fetch_all(sql.TARGET_STATES, states_of(world, pools=False))
     assert [row[0] for row in rows] == [erp.target.pk]
     with transaction.atomic():
         claims, _ = claim_next(clock.now())
@@ -168,7 +266,7 @@ def test_a_poll_gets_no_targets_that_are_held(world: World, why: str) -> None:
 def test_a_poll_reads_nothing_of_targets_for_which_nothing_is_due(world: World) -> None:
     crowd(world.organization, due=False)
     a = world.send_one(world.endpoint(), "a")
-    read = rows_read(sql.TARGET_STATES, {"now": clock.now(), "pools": None, "targets": []})
+    read = rows_read(sql.TARGET_STATES, {**states_of(world, pools=False), "steps": 2 * CROWD})
     assert read["outbox_target"] == 1
     with transaction.atomic():
         claims, _ = claim_next(clock.now())

@@ -3131,45 +3131,46 @@ INSERT INTO public.django_migrations VALUES
 	(122, 'outbox', '0009_catalog_portal_authentication', now()),
 	(123, 'outbox', '0010_direct_requests', now()),
 	(124, 'outbox', '0011_fewer_indexes', now()),
-	(125, 'schedules', '0001_initial', now()),
-	(126, 'schedules', '0002_run_ended_of_organization', now()),
-	(127, 'schedules', '0003_canceled_label', now()),
-	(128, 'schedules', '0004_overlap_jitter_cancellation', now()),
-	(129, 'schedules', '0005_stretches', now()),
-	(130, 'schedules', '0006_rules_payloads_and_deferrals', now()),
-	(131, 'schedules', '0007_concurrency_limits', now()),
-	(132, 'schedules', '0008_due_in_turn', now()),
-	(133, 'schedules', '0009_fewer_indexes', now()),
-	(134, 'sessions', '0001_initial', now()),
-	(135, 'socialaccount', '0001_initial', now()),
-	(136, 'socialaccount', '0002_token_max_lengths', now()),
-	(137, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(138, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(139, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(140, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(141, 'technicians', '0001_initial', now()),
-	(142, 'technicians', '0002_people', now()),
-	(143, 'technicians', '0003_language_and_voice', now()),
-	(144, 'technicians', '0004_planned_times_w', now()),
-	(145, 'telephony', '0001_initial', now()),
-	(146, 'telephony', '0002_callevent_next_action_at', now()),
-	(147, 'telephony', '0003_call_priority', now()),
-	(148, 'telephony', '0004_job_news', now()),
-	(149, 'telephony', '0005_people', now()),
-	(150, 'telephony', '0006_customer_texts', now()),
-	(151, 'telephony', '0007_answered_prompts', now()),
-	(152, 'telephony', '0008_prices_and_spend_caps', now()),
-	(153, 'telephony', '0009_hang_up_at', now()),
-	(154, 'telephony', '0010_indexes_of_prices', now()),
-	(155, 'telephony', '0011_currencies_of_caps', now()),
-	(156, 'telephony', '0012_customers_of_calls', now()),
-	(157, 'telephony', '0013_indexes_of_calls', now()),
-	(158, 'telephony', '0014_exchange_rates', now()),
-	(159, 'telephony', '0015_calls_and_texts_of_leads', now()),
-	(160, 'telephony', '0016_codes_for_phones', now()),
-	(161, 'telephony', '0017_unchecked_references', now()),
-	(162, 'telephony', '0018_fewer_indexes', now()),
-	(163, 'usersessions', '0001_initial', now());
+	(125, 'outbox', '0012_waiting_targets', now()),
+	(126, 'schedules', '0001_initial', now()),
+	(127, 'schedules', '0002_run_ended_of_organization', now()),
+	(128, 'schedules', '0003_canceled_label', now()),
+	(129, 'schedules', '0004_overlap_jitter_cancellation', now()),
+	(130, 'schedules', '0005_stretches', now()),
+	(131, 'schedules', '0006_rules_payloads_and_deferrals', now()),
+	(132, 'schedules', '0007_concurrency_limits', now()),
+	(133, 'schedules', '0008_due_in_turn', now()),
+	(134, 'schedules', '0009_fewer_indexes', now()),
+	(135, 'sessions', '0001_initial', now()),
+	(136, 'socialaccount', '0001_initial', now()),
+	(137, 'socialaccount', '0002_token_max_lengths', now()),
+	(138, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(139, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(140, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(141, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(142, 'technicians', '0001_initial', now()),
+	(143, 'technicians', '0002_people', now()),
+	(144, 'technicians', '0003_language_and_voice', now()),
+	(145, 'technicians', '0004_planned_times_w', now()),
+	(146, 'telephony', '0001_initial', now()),
+	(147, 'telephony', '0002_callevent_next_action_at', now()),
+	(148, 'telephony', '0003_call_priority', now()),
+	(149, 'telephony', '0004_job_news', now()),
+	(150, 'telephony', '0005_people', now()),
+	(151, 'telephony', '0006_customer_texts', now()),
+	(152, 'telephony', '0007_answered_prompts', now()),
+	(153, 'telephony', '0008_prices_and_spend_caps', now()),
+	(154, 'telephony', '0009_hang_up_at', now()),
+	(155, 'telephony', '0010_indexes_of_prices', now()),
+	(156, 'telephony', '0011_currencies_of_caps', now()),
+	(157, 'telephony', '0012_customers_of_calls', now()),
+	(158, 'telephony', '0013_indexes_of_calls', now()),
+	(159, 'telephony', '0014_exchange_rates', now()),
+	(160, 'telephony', '0015_calls_and_texts_of_leads', now()),
+	(161, 'telephony', '0016_codes_for_phones', now()),
+	(162, 'telephony', '0017_unchecked_references', now()),
+	(163, 'telephony', '0018_fewer_indexes', now()),
+	(164, 'usersessions', '0001_initial', now());
 
 INSERT INTO public.leads_callingrule VALUES
 	(1, 'US', '', 'United States', '{0,1,2,3,4,5,6}', '08:00:00', '21:00:00', false, NULL, NULL, '47 CFR 64.1200(c)(1)'),
@@ -3179,7 +3180,7 @@ INSERT INTO public.leads_callingrule VALUES
 	(5, 'US', 'TX', 'Texas', '{0,1,2,3,4,5}', '09:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051'),
 	(6, 'US', 'TX', 'Texas', '{6}', '12:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051');
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 163, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 164, true);
 
 SELECT pg_catalog.setval('public.leads_callingrule_id_seq', 6, true);
 
@@ -4041,7 +4042,7 @@ CREATE INDEX group_blocked ON public.outbox_messagegroup USING btree (organizati
 
 CREATE INDEX group_of_organization ON public.outbox_messagegroup USING btree (organization_id, name);
 
-CREATE INDEX group_waiting_line ON public.outbox_messagegroup USING btree (target_id, wake_at) WHERE (wake_at IS NOT NULL);
+CREATE INDEX group_waiting_targets ON public.outbox_messagegroup USING btree (organization_id, target_id, wake_at) WHERE (wake_at IS NOT NULL);
 
 CREATE INDEX handover_notes_by_time ON public.accounts_handovernote USING btree (organization_id, written_at);
 
@@ -4213,7 +4214,7 @@ CREATE INDEX message_expiring ON public.outbox_message USING btree (expires_at) 
 
 CREATE INDEX message_given_up ON public.outbox_message USING btree (organization_id, id DESC) WHERE ((status)::text = ANY ((ARRAY['CANCELLED'::character varying, 'EXPIRED'::character varying])::text[]));
 
-CREATE INDEX message_immediate_line ON public.outbox_message USING btree (target_id, due_at, id) WHERE (((mode)::text = 'IMMEDIATE'::text) AND ((status)::text = 'PENDING'::text));
+CREATE INDEX message_immediate_targets ON public.outbox_message USING btree (organization_id, target_id, due_at, id) WHERE (((mode)::text = 'IMMEDIATE'::text) AND ((status)::text = 'PENDING'::text));
 
 CREATE INDEX message_in_flight ON public.outbox_message USING btree (pool_id, status) WHERE (in_flight AND (pool_id IS NOT NULL));
 

@@ -102,7 +102,9 @@ class MessageGroup(OwnedModelWithoutIndex):
         verbose_name = "message group"
         indexes = [
             models.Index(
-                fields=["target", "wake_at"], condition=Q(wake_at__isnull=False), name="group_waiting_line"
+                fields=["organization", "target", "wake_at"],
+                condition=Q(wake_at__isnull=False),
+                name="group_waiting_targets",
             ),
             models.Index(
                 fields=["organization", "blocked_since"],
@@ -208,9 +210,9 @@ class Message(OwnedModelWithoutIndex):
                 name="message_order",
             ),
             models.Index(
-                fields=["target", "due_at", "id"],
+                fields=["organization", "target", "due_at", "id"],
                 condition=Q(status="PENDING", mode="IMMEDIATE"),
-                name="message_immediate_line",
+                name="message_immediate_targets",
             ),
             # The pool in the condition keeps the planner from using this index to look up the message in flight
             # of a single group.

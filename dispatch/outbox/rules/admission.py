@@ -190,11 +190,12 @@ class AdmissionState:
         """Add targets that are not known yet; messages already taken still count against their pools."""
         for target in targets:
             self.targets[target.target_id] = target
+            if target.is_held:
+                continue
             pool, circuit = pool_headroom(target.pool, self._now), circuit_headroom(target.circuit, self._now)
             self._pools.setdefault(target.pool.id, pool.free)
             self._circuits[target.target_id] = circuit.free
-            if not target.is_held:
-                self._waits += [pool.again_at, circuit.again_at]
+            self._waits += [pool.again_at, circuit.again_at]
 
     @property
     def again_at(self) -> datetime | None:

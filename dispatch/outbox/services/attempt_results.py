@@ -101,10 +101,13 @@ def _record_and_claim(
     endings = [_ending(result, now) for result in distinct.values()]
     own_targets = {result.call.target_id for result in results}
     pools = sorted({result.call.pool_id for result in results})
+    organizations = {result.call.organization_id for result in results}
     if claim and not target_health.is_concerned(results):  # nearly all results take this path: three round trips
         with sql.pipeline(one_plan=True):
             ended = end_messages_later(endings, ["PROCESSING", "CANCELLED"], now)
-            waiting = WaitingQueue(now, own=groups, own_targets=own_targets, pools=pools)
+            waiting = WaitingQueue(
+                now, own=groups, own_targets=own_targets, pools=pools, organizations=organizations
+            )
             in_time = _in_time(distinct, ended())
             on_time = [result for result in results if id(result) in in_time]
             locked = _record(results, in_time)
@@ -118,7 +121,8 @@ def _record_and_claim(
     target_health.update_circuits(on_time, now)
     target_health.clear_failures(on_time, now)
     if claim:
-        return claim_next(now, own=groups, own_targets=own_targets, pools=pools)[0], [], locked
+        claims, _ = claim_next(now, own=groups, own_targets=own_targets, pools=pools, organizations=organizations)
+        return claims, [], locked
     reschedule_groups(groups, now)
     return [], [], locked
 

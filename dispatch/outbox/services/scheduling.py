@@ -14,10 +14,16 @@ from django.conf import settings
 from django.db import transaction
 
 from dispatch.core import clock
-from dispatch.core.db.prepared import arrays, booleans, integers, texts, timestamps
+from dispatch.core.db.prepared import arrays, booleans, index_order, index_plans, integers, texts, timestamps
 from dispatch.outbox import sql
 from dispatch.outbox.pointer import group_hash
 from dispatch.outbox.rules.admission import AdmissionState, Circuit, Pool, TargetState
+from dispatch.outbox.services.target_rotation import TargetRotation
+
+# The waiting targets of an organization that a poll reads, and that the end of an attempt reads for the next ones.
+polled, refilled = TargetRotation(1000), TargetRotation(200)
+# Of how many waiting targets of each organization the age of the oldest message is read.
+MAX_TARGETS_OF_AGE = 5000
 
 
 @dataclass(frozen=True)
@@ -100,11 +106,13 @@ def claim_next(
     own: Iterable[int] = (),
     own_targets: Iterable[int] = (),
     pools: Sequence[int] | None = None,
+    organizations: Iterable[int] = (),
     limit: int | None = None,
 ) -> tuple[list[Claim], AdmissionState]:
     """Claim the next messages: `WaitingQueue(…).claim()`."""
     with sql.pipeline(one_plan=True):
-        return WaitingQueue(now, own=own, own_targets=own_targets, pools=pools).claim(limit)
+        waiting = WaitingQueue(now, own=own, own_targets=own_targets, pools=pools, organizations=organizations)
+        return waiting.claim(limit)
 
 
 class WaitingQueue:
@@ -112,7 +120,7 @@ class WaitingQueue:
 
     Use it inside `sql.pipeline()`: queries are sent before their results are awaited. `own` are groups that this
     transaction has locked and of which it ended a message: they join the back of the queue and are rescheduled in
-    any case. `pools` limits the claim to the targets of these pools (None: all).
+    any case. `pools` limits the claim to the targets of these pools, which belong to `organizations` (None: all).
     """
 
     def __init__(
@@ -122,9 +130,13 @@ class WaitingQueue:
         own: Iterable[int] = (),
         own_targets: Iterable[int] = (),
         pools: Sequence[int] | None = None,
+        organizations: Iterable[int] = (),
     ) -> None:
         self._now, self._own = now, sorted(set(own))
-        self._targets = _request_targets(now, pools, own_targets)
+        self._organizations = None if pools is None else set(organizations)
+        self._rotation = polled if pools is None else refilled
+        turns = self._rotation.parameters(self._organizations)
+        self._targets = _request_targets(now, pools, own_targets, turns)
         self._heads = sql.fetch_later(sql.HEADS, sql.heads_of(self._own, now)) if self._own else None
 
     def claim(self, limit: int | None = None) -> tuple[list[Claim], AdmissionState]:
@@ -148,7 +160,9 @@ class WaitingQueue:
         self, limit: int, places: FreedPlaces | None = None
     ) -> tuple[list[Claim], list[StartedRow], AdmissionState]:
         now = self._now
-        admission = AdmissionState(map(_target_state, self._targets()), now)
+        rows = self._targets()
+        self._rotation.advance(self._organizations, [(row[17], row[0]) for row in rows if row[18]])
+        admission = AdmissionState(map(_target_state, rows), now)
         open_targets = [target for target in admission.targets.values() if admission.free(target.target_id) > 0]
         groups = _waiting_groups(open_targets, admission, limit, now)
         immediates = _waiting_immediates(open_targets, admission, limit, now)
@@ -214,25 +228,35 @@ def _choose(
 
 
 def next_wake(now: datetime) -> datetime | None:
-    """Return when the next scheduled message is due."""
-    return sql.fetch_all(sql.NEXT_WAKE, {"now": now})[0][0]
+    """Return when the next scheduled message is due, among the targets that a poll reads now."""
+    return _fetch_time(sql.NEXT_WAKE, {"now": now, **polled.parameters(None)})
 
 
 def oldest_due(now: datetime, organization_id: int | None = None) -> datetime | None:
     """Return when the most overdue group or unordered message that nothing holds on purpose was due, or None.
 
-    With `organization_id`, only messages of that organization count.
+    With `organization_id`, only messages of that organization count; otherwise those to its first
+    MAX_TARGETS_OF_AGE waiting targets of each.
     """
     if organization_id is None:
-        return sql.fetch_all(sql.OLDEST_DUE, {"now": now})[0][0]
-    return sql.fetch_all(sql.OLDEST_DUE_OF, {"now": now, "organization": organization_id})[0][0]
+        return _fetch_time(sql.OLDEST_DUE, {"now": now, **TargetRotation(MAX_TARGETS_OF_AGE).parameters(None)})
+    return _fetch_time(sql.OLDEST_DUE_OF, {"now": now, "organization": organization_id})
+
+
+def _fetch_time(statement: str, given: Mapping[str, Any]) -> datetime | None:
+    """Return the time in the only row of a statement that skips through indexes."""
+    with index_plans(), index_order():
+        fetch_rows = sql.fetch_later(statement, {"targets": [], **given})
+    row: tuple[datetime | None] = fetch_rows()[0]
+    return row[0]
 
 
 def _request_targets(
-    now: datetime, pools: Sequence[int] | None, targets: Iterable[int]
+    now: datetime, pools: Sequence[int] | None, targets: Iterable[int], turns: Mapping[str, Any]
 ) -> Callable[[], list[tuple[Any, ...]]]:
-    given = {"now": now, "pools": list(pools) if pools is not None else None, "targets": list(targets)}
-    return sql.fetch_later(sql.TARGET_STATES, given)
+    given = {"now": now, "pools": list(pools) if pools is not None else None, "targets": list(targets), **turns}
+    with index_order():
+        return sql.fetch_later(sql.TARGET_STATES, given)
 
 
 def _target_state(row: tuple[Any, ...]) -> TargetState:
@@ -247,7 +271,7 @@ def _add_missing_targets(admission: AdmissionState, own: Sequence[_Head], now: d
     missing = {head.target_id for head in own if head.target_id and head.target_id not in admission.targets}
     if missing:
         pools = [row[0] for row in sql.fetch_all(sql.POOLS_OF, {"targets": list(missing)})]
-        states = map(_target_state, _request_targets(now, pools, missing)())
+        states = map(_target_state, _request_targets(now, pools, missing, refilled.parameters([]))())
         admission.add(state for state in states if state.target_id in missing)
 
 
@@ -272,6 +296,7 @@ def _shares(targets: list[TargetState], admission: AdmissionState, limit: int) -
     per_organization = Counter(target.organization_id for target in targets)
     share = limit / max(1, len(per_organization))
     return {
+        "organizations": [target.organization_id for target in targets],
         "targets": [target.target_id for target in targets],
         "headrooms": [
             min(

@@ -110,76 +110,58 @@ WHERE g.id = v.id
 
 # --- Queue: waiting groups and messages, and the headroom for them ---
 
-# The earliest time at which a group, and an unordered message, of the target of `row` waits.
-_FIRST_OF = """LEFT JOIN LATERAL (
-    SELECT g.wake_at FROM outbox_messagegroup g
-    WHERE g.target_id = {row} AND g.wake_at IS NOT NULL ORDER BY g.wake_at LIMIT 1
-) first_group ON true
-LEFT JOIN LATERAL (
-    SELECT m.due_at FROM outbox_message m
-    WHERE m.target_id = {row} AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' ORDER BY m.due_at LIMIT 1
-) first_immediate ON true"""
 # The targets for which groups or unordered messages wait, now or later, each with the earliest time, by skipping
 # through two indexes: the cost depends on how many targets have something to wait for, not on how many there ever
-# were, nor on how much waits for each.
-_WAITING_TARGETS = """
-WITH RECURSIVE group_target AS (
-    (SELECT g.target_id, g.wake_at, 1 AS step FROM outbox_messagegroup g
-     WHERE g.wake_at IS NOT NULL ORDER BY g.target_id, g.wake_at LIMIT 1)
+# were, nor on how much waits for each. Of an organization, %(steps)s targets are read from the first on, and as
+# many after %(afters)s, if it is one of %(turns)s: waiting targets of an organization cost others no more than
+# that. `is_last`: there may be more. %(organizations)s: NULL for all. The order is that of all columns of the
+# indexes, so that no other index serves it. Run it without sorting, see `prepared.index_order`.
+_WALK = """
+{name}_organization AS (
+    (SELECT w.organization_id FROM {table} w WHERE {waits} AND %(organizations)s::bigint[] IS NULL
+     ORDER BY w.organization_id, w.target_id, w.{at} LIMIT 1)
+    UNION ALL
+    SELECT later.organization_id FROM {name}_organization before CROSS JOIN LATERAL (
+        SELECT w.organization_id FROM {table} w WHERE {waits} AND w.organization_id > before.organization_id
+        ORDER BY w.organization_id, w.target_id, w.{at} LIMIT 1
+    ) later
+), {name}_start AS (
+    SELECT organization_id, 0::bigint AS after FROM {name}_organization
+    UNION ALL SELECT unnest(%(organizations)s::bigint[]), 0
+    UNION ALL SELECT unnest(%(turns)s::bigint[]), unnest(%(afters)s::bigint[])
+), {name}_target AS (
+    SELECT first.*, 1 AS step
+    FROM {name}_start start CROSS JOIN LATERAL (
+        SELECT w.organization_id, w.target_id, w.{at} FROM {table} w
+        WHERE {waits} AND (w.organization_id, w.target_id) > (start.organization_id, start.after)
+        ORDER BY w.organization_id, w.target_id, w.{at} LIMIT 1
+    ) first
+    WHERE first.organization_id = start.organization_id
     UNION ALL
     SELECT later.*, before.step + 1
-    FROM group_target before CROSS JOIN LATERAL (
-        SELECT g.target_id, g.wake_at FROM outbox_messagegroup g
-        WHERE g.wake_at IS NOT NULL AND g.target_id > before.target_id ORDER BY g.target_id, g.wake_at LIMIT 1
-    ) later {until}
-), immediate_target AS (
-    (SELECT m.target_id, m.due_at, 1 AS step FROM outbox_message m
-     WHERE m.status = 'PENDING' AND m.mode = 'IMMEDIATE' ORDER BY m.target_id, m.due_at LIMIT 1)
-    UNION ALL
-    SELECT later.*, before.step + 1
-    FROM immediate_target before CROSS JOIN LATERAL (
-        SELECT m.target_id, m.due_at FROM outbox_message m
-        WHERE m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.target_id > before.target_id
-        ORDER BY m.target_id, m.due_at LIMIT 1
-    ) later {until}
-), {own} waiting AS MATERIALIZED (
-    SELECT found.target_id, min(found.wake_at) AS wake_at, min(found.due_at) AS due_at
+    FROM {name}_target before CROSS JOIN LATERAL (
+        SELECT w.organization_id, w.target_id, w.{at} FROM {table} w
+        WHERE {waits} AND (w.organization_id, w.target_id) > (before.organization_id, before.target_id)
+        ORDER BY w.organization_id, w.target_id, w.{at} LIMIT 1
+    ) later
+    WHERE before.step < %(steps)s::int AND later.organization_id = before.organization_id
+)"""
+_WALK_GROUPS = _WALK.format(name="group", table="outbox_messagegroup", waits="w.wake_at IS NOT NULL", at="wake_at")
+_WALK_IMMEDIATES = _WALK.format(
+    name="immediate", table="outbox_message", waits="w.status = 'PENDING' AND w.mode = 'IMMEDIATE'", at="due_at"
+)
+_WAITING_TARGETS = f"""
+WITH RECURSIVE {_WALK_GROUPS}, {_WALK_IMMEDIATES}, waiting AS MATERIALIZED (
+    SELECT found.target_id, min(found.organization_id) AS organization_id, min(found.wake_at) AS wake_at,
+           min(found.due_at) AS due_at, bool_or(found.step = %(steps)s::int) AS is_last
     FROM (
-        SELECT target_id, wake_at, NULL::timestamptz AS due_at FROM group_target
-        UNION ALL SELECT target_id, NULL, due_at FROM immediate_target
-        {more}
+        SELECT organization_id, target_id, wake_at, NULL::timestamptz AS due_at, step FROM group_target
+        UNION ALL SELECT organization_id, target_id, NULL, due_at, step FROM immediate_target
+        UNION ALL SELECT NULL, unnest(%(targets)s::bigint[]), NULL, NULL, 0
     ) found
     GROUP BY found.target_id
 )"""
-# When messages of some pools are claimed, MAX_STEPS of all organizations' waiting targets are read. If there are
-# more, all targets of these pools are read instead, if they are at most MAX_OWN_TARGETS. So waiting targets of
-# another organization cost no more than these steps.
-MAX_STEPS = 200
-MAX_OWN_TARGETS = 2000
-_OWN_TARGETS = f"""
-own AS MATERIALIZED (
-    SELECT t.id FROM outbox_target t WHERE t.pool_id = ANY(%(pools)s::bigint[])
-    UNION ALL
-    SELECT t.id FROM outbox_endpoint e
-    CROSS JOIN LATERAL (SELECT its.id FROM outbox_target its WHERE its.endpoint_id = e.id LIMIT 1) t
-    WHERE e.pool_id = ANY(%(pools)s::bigint[])
-    LIMIT {MAX_OWN_TARGETS + 1}
-), are_few AS MATERIALIZED (
-    SELECT count(*) <= {MAX_OWN_TARGETS} AS so FROM own
-),"""
-# The pools' targets are counted only after this many steps.
-_UNTIL = f"""
-    WHERE %(pools)s::bigint[] IS NULL OR before.step < {MAX_STEPS} OR NOT (SELECT so FROM are_few)"""
-_OWN_INSTEAD = f"""UNION ALL
-        SELECT own.id, first_group.wake_at, first_immediate.due_at
-        FROM own {_FIRST_OF.format(row="own.id")}
-        WHERE CASE
-            WHEN %(pools)s::bigint[] IS NULL THEN false
-            WHEN (SELECT count(*) FROM group_target) < {MAX_STEPS}
-                 AND (SELECT count(*) FROM immediate_target) < {MAX_STEPS} THEN false
-            ELSE (SELECT so FROM are_few) END
-        UNION ALL SELECT unnest(%(targets)s::bigint[]), NULL, NULL"""
-TARGET_STATES = f"""{_WAITING_TARGETS.format(until=_UNTIL, own=_OWN_TARGETS, more=_OWN_INSTEAD)}
+TARGET_STATES = f"""{_WAITING_TARGETS}
 , counts AS (
     SELECT held.pool_id, sum(held.in_flight)::bigint AS in_flight, sum(held.queued)::bigint AS queued
     FROM (
@@ -197,27 +179,29 @@ TARGET_STATES = f"""{_WAITING_TARGETS.format(until=_UNTIL, own=_OWN_TARGETS, mor
     GROUP BY held.pool_id
 ), target AS MATERIALIZED (
     SELECT t.*, COALESCE(e.pool_id, t.pool_id) AS its_pool_id,
-           COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false) AS is_held,
-           COALESCE(due.wake_at <= %(now)s, false) AS has_groups,
+           COALESCE(e.is_paused OR e.disabled_at IS NOT NULL, false)
+               OR COALESCE(e.pool_id, t.pool_id) <> ALL(%(pools)s::bigint[]) IS TRUE AS is_held,
+           due.is_last, COALESCE(due.wake_at <= %(now)s, false) AS has_groups,
            COALESCE(due.due_at <= %(now)s, false) AS has_immediates
     FROM (
         SELECT w.* FROM waiting w
-        WHERE w.wake_at <= %(now)s OR w.due_at <= %(now)s OR w.target_id = ANY(%(targets)s::bigint[])
+        WHERE w.wake_at <= %(now)s OR w.due_at <= %(now)s OR w.is_last OR w.target_id = ANY(%(targets)s::bigint[])
     ) due
     -- LIMIT, so that no plan reads the whole table.
     CROSS JOIN LATERAL (SELECT * FROM outbox_target its WHERE its.id = due.target_id LIMIT 1) t
     LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id
-    WHERE %(pools)s::bigint[] IS NULL OR COALESCE(e.pool_id, t.pool_id) = ANY(%(pools)s::bigint[])
+    WHERE %(pools)s::bigint[] IS NULL OR COALESCE(e.pool_id, t.pool_id) = ANY(%(pools)s::bigint[]) OR due.is_last
 )
 SELECT target.id, target.is_held, target.has_groups, target.has_immediates,
        target.failures, target.openings, target.open_until, target.probe_until, target.failing_since,
        p.id, p.concurrency, p.rate_per_minute, p.is_paused, gate.full_at,
-       COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0), {DB_NOW}, target.organization_id
+       COALESCE(counts.in_flight, 0), COALESCE(counts.queued, 0), {DB_NOW}, target.organization_id,
+       target.is_last
 FROM target
 JOIN capacity_dispatchpool p ON p.id = target.its_pool_id
 LEFT JOIN outbox_poolgate gate ON gate.pool_id = p.id
 LEFT JOIN counts ON counts.pool_id = p.id
-WHERE NOT (target.is_held OR p.is_paused) OR target.id = ANY(%(targets)s::bigint[])
+WHERE NOT (target.is_held OR p.is_paused) OR target.is_last OR target.id = ANY(%(targets)s::bigint[])
 """
 POOLS_OF = """
 SELECT DISTINCT COALESCE(e.pool_id, t.pool_id)
@@ -225,20 +209,23 @@ FROM outbox_target t LEFT JOIN outbox_endpoint e ON e.id = t.endpoint_id WHERE t
 """
 WAITING_GROUPS = """
 SELECT g.id, g.wake_at
-FROM unnest(%(targets)s::bigint[], %(headrooms)s::bigint[]) AS target(target_id, headroom)
+FROM unnest(%(organizations)s::bigint[], %(targets)s::bigint[], %(headrooms)s::bigint[])
+     AS target(organization_id, target_id, headroom)
 CROSS JOIN LATERAL (
     SELECT l.id, l.wake_at FROM outbox_messagegroup l
-    WHERE l.target_id = target.target_id AND l.wake_at <= %(now)s
+    WHERE l.organization_id = target.organization_id AND l.target_id = target.target_id AND l.wake_at <= %(now)s
     ORDER BY l.wake_at LIMIT target.headroom FOR UPDATE SKIP LOCKED
 ) g
 ORDER BY g.wake_at, g.id
 """
 WAITING_IMMEDIATES = """
 SELECT i.id, i.due_at, target.target_id
-FROM unnest(%(targets)s::bigint[], %(headrooms)s::bigint[]) AS target(target_id, headroom)
+FROM unnest(%(organizations)s::bigint[], %(targets)s::bigint[], %(headrooms)s::bigint[])
+     AS target(organization_id, target_id, headroom)
 CROSS JOIN LATERAL (
     SELECT m.id, m.due_at FROM outbox_message m
-    WHERE m.target_id = target.target_id AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at <= %(now)s
+    WHERE m.organization_id = target.organization_id AND m.target_id = target.target_id
+      AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at <= %(now)s
       AND (m.expires_at IS NULL OR m.expires_at > %(now)s)
     ORDER BY m.due_at, m.id LIMIT target.headroom FOR UPDATE SKIP LOCKED
 ) i
@@ -249,17 +236,19 @@ IS_ANY_WAITING = """(
     EXISTS (SELECT FROM outbox_messagegroup WHERE wake_at IS NOT NULL)
     OR EXISTS (SELECT FROM outbox_message WHERE status = 'PENDING' AND mode = 'IMMEDIATE')
 )"""
-NEXT_WAKE = f"""{_WAITING_TARGETS.format(until="", own="", more="")}
+NEXT_WAKE = f"""{_WAITING_TARGETS}
 SELECT min(least(line.wake_at, immediate.due_at, CASE WHEN t.wake_at > %(now)s THEN t.wake_at END,
                  CASE WHEN t.due_at > %(now)s THEN t.due_at END))
 FROM waiting t
 LEFT JOIN LATERAL (
     SELECT g.wake_at FROM outbox_messagegroup g
-    WHERE t.wake_at <= %(now)s AND g.target_id = t.target_id AND g.wake_at > %(now)s ORDER BY g.wake_at LIMIT 1
+    WHERE t.wake_at <= %(now)s AND g.organization_id = t.organization_id AND g.target_id = t.target_id
+      AND g.wake_at > %(now)s
+    ORDER BY g.wake_at LIMIT 1
 ) line ON true
 LEFT JOIN LATERAL (
     SELECT m.due_at FROM outbox_message m
-    WHERE t.due_at <= %(now)s AND m.target_id = t.target_id
+    WHERE t.due_at <= %(now)s AND m.organization_id = t.organization_id AND m.target_id = t.target_id
       AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE' AND m.due_at > %(now)s
     ORDER BY m.due_at LIMIT 1
 ) immediate ON true
@@ -275,11 +264,22 @@ JOIN capacity_dispatchpool p ON p.id = COALESCE(e.pool_id, t.pool_id)
 WHERE least(w.wake_at, w.due_at) <= %(now)s AND t.open_until IS NULL AND NOT p.is_paused
   AND (e.id IS NULL OR NOT e.is_paused AND e.disabled_at IS NULL)
 """
-OLDEST_DUE = f"{_WAITING_TARGETS.format(until='', own='', more='')}{_OLDEST}"
+OLDEST_DUE = f"{_WAITING_TARGETS}{_OLDEST}"
 OLDEST_DUE_OF = f"""
 WITH waiting AS (
     SELECT own.id AS target_id, first_group.wake_at, first_immediate.due_at
-    FROM outbox_target own {_FIRST_OF.format(row="own.id")}
+    FROM outbox_target own
+    LEFT JOIN LATERAL (
+        SELECT g.wake_at FROM outbox_messagegroup g
+        WHERE g.organization_id = %(organization)s AND g.target_id = own.id AND g.wake_at IS NOT NULL
+        ORDER BY g.wake_at LIMIT 1
+    ) first_group ON true
+    LEFT JOIN LATERAL (
+        SELECT m.due_at FROM outbox_message m
+        WHERE m.organization_id = %(organization)s AND m.target_id = own.id
+          AND m.status = 'PENDING' AND m.mode = 'IMMEDIATE'
+        ORDER BY m.due_at LIMIT 1
+    ) first_immediate ON true
     WHERE own.organization_id = %(organization)s
 ){_OLDEST}"""
 # Groups whose chosen message could not be claimed stay in the queue.
