@@ -5,9 +5,12 @@ Sessions and the admin's log belong to the installation: an organization's rule 
 
 from __future__ import annotations
 
+import math
 import time
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import product
 from typing import Any
 
 import structlog
@@ -32,9 +35,11 @@ log = structlog.get_logger(__name__)
 BATCH = 1000
 SIGN_IN_RETENTION = timedelta(days=30)
 SESSION_DAYS, ADMIN_LOG_DAYS = 1, 400
-# Limits one pass, so that leadership can be handed over at shutdown; the next pass starts soon.
+# Limits one pass, so that leadership can be handed over at shutdown; the next pass goes on soon.
 MAX_PASS_S = 5.0
 PAUSE_S = 1.0
+
+_Visit = tuple[int, str]  # of an organization, for a kind of row
 
 
 def delete_old_sign_ins() -> float | None:
@@ -88,23 +93,60 @@ def register() -> None:
     retention.register_shared("admin_log", ADMIN_LOG_DAYS, delete_admin_log)
 
 
-def delete_expired() -> float | None:
-    """Delete one small batch of every registered kind for each organization.
+class RetentionWalk:
+    """Visit each kind of row of each organization, in random order, over as many passes as that takes.
 
-    Ask to run again soon if a batch was full. A failure is logged and does not stop the other deletions.
+    After a walk, rounds visit those whose batch was full, until the next walk is due: RETENTION_INTERVAL_S after
+    the last one began. No round takes longer than a walk of as many full batches, so every organization is visited
+    within a known time. A new process begins with a walk.
     """
-    own = {(rule.organization_id, rule.what): rule.days for rule in RetentionRule.objects.all()}
-    deadline, is_full = time.monotonic() + MAX_PASS_S, False
-    for organization_id in Organization.objects.order_by("?").values_list("pk", flat=True):
-        for name, kept in retention.kept.items():
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin with a walk, as in a new process (tests)."""
+        self._left: Iterator[_Visit] | None = None  # the rest of the walk or round
+        self._full: list[_Visit] = []
+        self._walk_at = -math.inf  # when the next walk is due, in monotonic seconds
+
+    def step(self) -> float | None:
+        """Delete one small batch per visit. Ask to run again soon if visits are left or a batch was full.
+
+        A failure is logged and does not stop the other deletions.
+        """
+        own = {(rule.organization_id, rule.what): rule.days for rule in RetentionRule.objects.all()}
+        deadline = time.monotonic() + MAX_PASS_S
+        if self._left is None:
+            self._left = self._begin()
+        for organization_id, name in self._left:
             days = retention.effective_days(name, own.get((organization_id, name)))
             if days == FOREVER:
                 continue
-            if time.monotonic() > deadline:
+            delete = partial(retention.kept[name].delete_batch, organization_id)
+            if _delete_expired_batch(name, days, delete, organization=organization_id):
+                self._full.append((organization_id, name))
+            if time.monotonic() >= deadline:
                 return PAUSE_S
-            delete = partial(kept.delete_batch, organization_id)
-            is_full |= _delete_expired_batch(name, days, delete, organization=organization_id)
-    return PAUSE_S if is_full else None
+        self._left = None
+        return PAUSE_S if self._full else None
+
+    def _begin(self) -> Iterator[_Visit]:
+        """Return the visits of a round to those whose batch was full, or of a walk to all."""
+        full, self._full = self._full, []
+        if full and time.monotonic() < self._walk_at:
+            return iter(full)
+        self._walk_at = time.monotonic() + settings.RETENTION_INTERVAL_S
+        organizations = list(Organization.objects.order_by("?").values_list("pk", flat=True))
+        return product(organizations, retention.kept)
+
+
+walk = RetentionWalk()
+
+
+def delete_expired() -> float | None:
+    """Delete one part of what has expired of organizations. Return the seconds until the next, if it is soon."""
+    return walk.step()
 
 
 def _delete_expired_batch(name: str, days: int, delete: DeleteShared, **where: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -126,6 +127,60 @@ def test_batches_are_small_and_one_failure_stops_nobody(reader, monkeypatch):
     while loops.delete_expired() is not None:
         left.append(Event.objects.count())
     assert (left, Event.objects.count()) == ([3, 1], 0)
+
+
+# --- walks over many organizations ------------------------------------------------------------------------------
+
+
+class Rows:
+    """Expired rows of one kind, the only one, in batches of one row."""
+
+    def __init__(self, monkeypatch: Any) -> None:
+        self.left: Counter[int] = Counter()
+        self.visits: Counter[int] = Counter()
+        kind = retention.RetentionKind("rows", "Rows", 1, 1, self._delete)
+        monkeypatch.setattr(retention, "kept", {"rows": kind})
+        monkeypatch.setattr(loops, "BATCH", 1)
+
+    def _delete(self, organization_id: int, before: Any, limit: int) -> int:
+        self.visits[organization_id] += 1
+        count = min(limit, self.left[organization_id])
+        self.left[organization_id] -= count
+        return count
+
+
+@pytest.fixture
+def rows(monkeypatch: Any) -> Rows:
+    return Rows(monkeypatch)
+
+
+def test_a_walk_of_many_passes_visits_each_organization_once_and_rests(rows, monkeypatch):
+    monkeypatch.setattr(loops, "MAX_PASS_S", 0.0)  # over after one organization
+    organizations = [make.organization().pk for _ in range(5)]
+    for _ in organizations:
+        assert loops.delete_expired() is not None, "organizations are left"
+    assert loops.delete_expired() is None
+    assert rows.visits == Counter(organizations)
+    make.organization()
+    age_all()
+    assert sorted(rows.visits.values()) == [1, 2, 2, 2, 2, 2]
+
+
+def test_after_a_walk_only_those_with_more_expired_rows_are_visited(rows):
+    quiet, busy = make.organization().pk, make.organization().pk
+    rows.left[busy] = 3
+    age_all()
+    assert rows.left[busy] == 0
+    assert rows.visits == Counter({quiet: 1, busy: 4})
+
+
+def test_an_organization_with_more_expired_rows_delays_no_walk(rows, settings):
+    settings.RETENTION_INTERVAL_S = 0.0
+    quiet, busy = make.organization().pk, make.organization().pk
+    rows.left[busy] = 100
+    for _ in range(3):
+        assert loops.delete_expired() is not None
+    assert rows.visits == Counter({quiet: 3, busy: 3})
 
 
 def test_a_condition_that_keeps_events_is_sql_that_runs(reader):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from accounts import limits
+from accounts import loops as accounts_loops
 from accounts.auth import throttling
 from dispatch.capacity import redis_scripts
 from dispatch.console import health
@@ -28,6 +29,7 @@ def as_if_just_started() -> None:
     CircuitBreaker.reset_all()
     redis_scripts.reset()
     limits.reset()
+    accounts_loops.walk.reset()
     throttling.local.reset()
     throttling.blocked_senders.reset()
     eligibility.reset()
