@@ -76,9 +76,21 @@ class Alert(OwnedModel):
             ),
         ]
         indexes = [
-            models.Index(fields=["next_action_at"], condition=Q(status="open"), name="alert_to_escalate"),
-            models.Index(fields=["next_repeat_at"], condition=Q(status="open"), name="alert_to_repeat"),
-            models.Index(fields=["returns_at"], condition=Q(status="acknowledged"), name="alert_to_return"),
+            models.Index(
+                fields=["organization", "next_action_at"],
+                condition=Q(status="open"),
+                name="alert_to_escalate_in_turn",
+            ),
+            models.Index(
+                fields=["organization", "next_repeat_at"],
+                condition=Q(status="open"),
+                name="alert_to_repeat_in_turn",
+            ),
+            models.Index(
+                fields=["organization", "returns_at"],
+                condition=Q(status="acknowledged"),
+                name="alert_to_return_in_turn",
+            ),
             models.Index(fields=["subject_type", "subject_id"], condition=~Q(status="settled"), name="alert_of"),
         ]
 

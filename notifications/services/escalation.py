@@ -12,11 +12,12 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import F, Min, Q, QuerySet
+from django.db.models import F, Q
 
-from accounts.models import Membership, Organization, User
+from accounts.models import Membership, User
 from dispatch.core import clock, fault_injection
-from dispatch.core.db.isolation import FailureRule, run_each, take_within, unlocked_ids, unlocked_rows
+from dispatch.core.db.due_rows import DueIndex, fetch_in_order
+from dispatch.core.db.isolation import FailureRule, run_each, take_within
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import services as telephony
@@ -33,29 +34,22 @@ BATCH = 100
 # Each kind of step ends its part of a pass after this time; the rest is in the next one.
 MAX_PASS_S = 10.0
 POSTPONE = timedelta(seconds=20)
-_OF_ACTIVE = "EXISTS (SELECT FROM accounts_organization o WHERE o.id = a.organization_id AND o.is_active)"
+# The alerts of active organizations for each kind of step, by the indexes alert_to_escalate_in_turn,
+# alert_to_repeat_in_turn and alert_to_return_in_turn. Those of an inactive organization stay due, but nothing
+# reads them.
+_ACTIVE = "SELECT id FROM accounts_organization WHERE is_active"
+_TO_ESCALATE = DueIndex("notifications_alert", "next_action_at", "status = 'open'", _ACTIVE)
+_TO_REPEAT = DueIndex("notifications_alert", "next_repeat_at", "status = 'open'", _ACTIVE)
+_TO_RETURN = DueIndex("notifications_alert", "returns_at", "status = 'acknowledged'", _ACTIVE)
+_IN_TURN = (_TO_ESCALATE, _TO_REPEAT, _TO_RETURN)
 # The SQL condition that an alert repeats, escalates or returns soon.
-IS_ANY_DUE = f"""(
-    EXISTS (SELECT FROM notifications_alert a
-            WHERE status = 'open' AND next_action_at <= %(soon)s AND {_OF_ACTIVE})
-    OR EXISTS (SELECT FROM notifications_alert a
-               WHERE status = 'open' AND next_repeat_at <= %(soon)s AND {_OF_ACTIVE})
-    OR EXISTS (SELECT FROM notifications_alert a
-               WHERE status = 'acknowledged' AND returns_at <= %(soon)s AND {_OF_ACTIVE})
-)"""
-
-
-def alerts_with(status: Alert.Status) -> QuerySet[Alert]:
-    """Return the alerts of active organizations that have this status."""
-    active = Organization.objects.filter(is_active=True)  # a subquery, because a joined row would be locked
-    alerts: QuerySet[Alert] = Alert.objects.filter(status=status, organization__in=active)
-    return alerts
+IS_ANY_DUE = f"({' OR '.join(index.is_any_due('%(soon)s') for index in _IN_TURN)})"
+_NEXT_DUE = f"SELECT LEAST({', '.join(index.next_due() for index in _IN_TURN)})"
 
 
 def escalate_due() -> int:
     """Escalate every due alert and return the number. A failing alert is deferred."""
-    due = alerts_with(Alert.Status.OPEN).filter(next_action_at__lte=clock.now())
-    steps = unlocked_rows(due.order_by("next_action_at"), BATCH, "pk", "step_token")
+    steps = _TO_ESCALATE.unlocked_rows(clock.now(), BATCH, "id", "step_token")
     run_each(
         lambda step: escalate(*step),
         take_within(steps, MAX_PASS_S),
@@ -75,8 +69,7 @@ _ESCALATION_RULE = FailureRule(_postpone_escalation)
 
 def repeat_due() -> int:
     """Repeat every due alert on screens and return the number. A failing alert is deferred."""
-    due = alerts_with(Alert.Status.OPEN).filter(next_repeat_at__lte=clock.now())
-    repeats = unlocked_rows(due.order_by("next_repeat_at"), BATCH, "pk", "next_repeat_at")
+    repeats = _TO_REPEAT.unlocked_rows(clock.now(), BATCH, "id", "next_repeat_at")
     run_each(
         lambda repeat: _repeat(*repeat),
         take_within(repeats, MAX_PASS_S),
@@ -99,8 +92,7 @@ def return_due() -> int:
 
     A failing alert is deferred.
     """
-    due = alerts_with(Alert.Status.ACKNOWLEDGED).filter(returns_at__lte=clock.now())
-    free = unlocked_ids(due.order_by("returns_at"), BATCH)
+    free = [pk for (pk,) in _TO_RETURN.unlocked_rows(clock.now(), BATCH, "id")]
     run_each(_return, take_within(free, MAX_PASS_S), event="alert_not_returned", rule=_RETURN_RULE)
     return len(free)
 
@@ -115,11 +107,9 @@ _RETURN_RULE = FailureRule(_postpone_return)
 
 def next_due() -> datetime | None:
     """Return when the next alert repeats, escalates or returns."""
-    coming = alerts_with(Alert.Status.OPEN).aggregate(act=Min("next_action_at"), repeat=Min("next_repeat_at"))
-    waiting = alerts_with(Alert.Status.ACKNOWLEDGED).filter(returns_at__isnull=False)
-    coming |= waiting.aggregate(back=Min("returns_at"))
-    moments = [moment for moment in coming.values() if moment is not None]
-    return min(moments) if moments else None
+    ((first,),) = fetch_in_order(_NEXT_DUE)
+    moment: datetime | None = first
+    return moment
 
 
 def escalate(alert_id: int, token: uuid.UUID) -> bool:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.db import connection
 
 from accounts import services as accounts
-from accounts.models import User
+from accounts.models import Organization, User
 from accounts.tenancy import actor_of
 from dispatch.core import clock
 from dispatch.core.events import SYSTEM
@@ -16,8 +18,12 @@ from dispatch.core.runtime.loops import find_loop
 from notifications import heartbeat, loops, metrics
 from notifications.models import Alert, Delivery, Notification
 from notifications.services import acknowledge, escalation
+from tests.core.test_loop_isolation import due_alert
+from tests.core.test_loop_plans import rows_read
 from tests.notifications.conftest import Watch
 from tests.support import factories as make
+from tests.support.copies import copy_row
+from tests.support.plans import forget_statistics, pretend_empty
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -103,3 +109,62 @@ def test_inactive_organization_delays_no_other(watch: Watch, ana: User) -> None:
     assert escalated()
     theirs.refresh_from_db()
     assert (theirs.step, theirs.repeats) == (0, 0)
+
+
+ALERTS = "notifications_alert"
+MANY = 3000
+
+
+@pytest.fixture(params=["analyzed", "unknown", "empty"])
+def waiting(request: pytest.FixtureRequest) -> Organization:
+    """Give an inactive organization many due alerts of each kind, and an active one an alert in an hour."""
+    ended, active = make.organization(is_active=False), make.organization()
+    hour_ago = {"next_action_at": "now() - interval '1 hour'", "next_repeat_at": "now() - interval '1 hour'"}
+    alert = due_alert(ended)
+    copy_row(alert, MANY, {"event_id": "1000000 + n", **hour_ago})
+    acknowledged = {"next_action_at": "NULL", "next_repeat_at": "NULL", "returns_at": hour_ago["next_action_at"]}
+    copy_row(alert, MANY, {"event_id": "2000000 + n", "status": "'acknowledged'", **acknowledged})
+    later = clock.now() + timedelta(hours=1)
+    Alert.objects.filter(pk=due_alert(active).pk).update(next_action_at=later, next_repeat_at=later)
+    with connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE {ALERTS}, accounts_organization")
+    if request.param == "unknown":
+        forget_statistics([ALERTS])
+    elif request.param == "empty":
+        pretend_empty([ALERTS])
+    return active
+
+
+def test_due_alerts_of_an_inactive_organization_are_not_read_again_and_again(waiting: Organization) -> None:
+    before = rows_read()[ALERTS]
+    assert not has_work()
+    assert rows_read()[ALERTS] - before <= 100
+    before = rows_read()[ALERTS]
+    assert loops.escalate() is None
+    assert rows_read()[ALERTS] - before <= 100
+    assert escalation.next_due() == Alert.objects.get(organization=waiting).next_action_at
+
+
+def test_batch_of_due_alerts_reads_none_of_an_inactive_organization(waiting: Organization) -> None:
+    Alert.objects.filter(organization=waiting).update(next_action_at=clock.now())
+    before = rows_read()[ALERTS]
+    assert escalation.escalate_due() == 1
+    assert rows_read()[ALERTS] - before <= 100
+    assert Alert.objects.get(organization=waiting).next_action_at > clock.now()
+
+
+@pytest.mark.parametrize("statistics", [forget_statistics, pretend_empty])
+def test_alerts_of_many_organizations_are_looked_up_once_each(statistics: Callable[[list[str]], None]) -> None:
+    count = 600
+    many = [Organization(name=f"City {n}", slug=f"city-{n}", time_zone="America/Phoenix") for n in range(count)]
+    Organization.objects.bulk_create(many)
+    later = clock.now() + timedelta(hours=1)
+    alert = due_alert(make.organization())
+    Alert.objects.filter(pk=alert.pk).update(next_action_at=later, next_repeat_at=later)
+    places = ", (SELECT id AS other, row_number() OVER (ORDER BY id) AS place FROM accounts_organization) others"
+    copy_row(alert, count, {"event_id": "1000000 + n", "organization_id": "other"}, places)
+    statistics([ALERTS])
+    before = rows_read()[ALERTS]
+    assert not has_work()
+    assert loops.escalate() is None
+    assert rows_read()[ALERTS] - before <= 10 * count

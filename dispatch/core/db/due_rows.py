@@ -50,7 +50,16 @@ SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('en
        set_config('enable_bitmapscan', 'off', true), set_config('enable_sort', 'off', true),
        set_config('enable_incremental_sort', 'off', true)
 """
-_ANY_ROW = "SELECT FROM {table} WHERE {condition} AND {due} <= %(until)s LIMIT 1"
+# The first row of each organization of `owners`. Those of others are not read.
+_FIRST_OF_OWNERS = """
+SELECT o.id, r.since FROM ({owners}) o CROSS JOIN LATERAL (
+    SELECT {due} AS since FROM {table}
+    WHERE {condition} AND organization_id = o.id AND {due} IS NOT NULL ORDER BY {due} LIMIT 1
+) r
+"""
+_OWNERS = f"""
+SELECT id FROM ({_FIRST_OF_OWNERS}) first WHERE since <= %(until)s ORDER BY since, id LIMIT %(limit)s
+"""
 # Lock those of these rows that are still due. CASE hides the conditions from the planner, which could find all due
 # rows by them instead of these by their id.
 _LOCK = """
@@ -61,7 +70,7 @@ LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 """
 _LOCK_OTHERS = """
 SELECT {columns} FROM {table}
-WHERE {condition} AND {due} <= %(until)s AND NOT id = ANY(%(ids)s::bigint[])
+WHERE {condition} AND {due} <= %(until)s AND NOT id = ANY(%(ids)s::bigint[]){of_owners}
 ORDER BY {due} LIMIT %(limit)s FOR NO KEY UPDATE SKIP LOCKED
 """
 
@@ -69,22 +78,46 @@ Parameters = Mapping[str, Any]
 NO_PARAMETERS: Parameters = {}
 
 
+def fetch_in_order(statement: str, given: Parameters = NO_PARAMETERS) -> list[tuple[Any, ...]]:
+    """Run one statement like `prepared.fetch_by_index`, and let only indexes give the order of its rows."""
+    with prepared.index_plans(), prepared.index_order():
+        answer = prepared.fetch_later(statement, given)
+    return answer()
+
+
 @dataclass(frozen=True)
 class DueIndex:
-    """An index (organization_id, `due`) of the rows of a table that meet an SQL condition and wait for `due`."""
+    """An index (organization_id, `due`) of the rows of a table that meet an SQL condition and wait for `due`.
+
+    `owners` is a query of the ids of organizations, if the rows of others wait however long they have been due.
+    """
 
     table: str
     due: str
     condition: str
+    owners: str = ""
+
+    def is_any_due(self, moment: str) -> str:
+        """Return the SQL condition that a row is due at this moment, an SQL expression.
+
+        With `owners`, run it with `fetch_in_order`, as `due_checks` does.
+        """
+        if self.owners:
+            return self._format(f"EXISTS (SELECT FROM ({_FIRST_OF_OWNERS}) first WHERE since <= {moment})")
+        return self._format(f"EXISTS (SELECT FROM {{table}} WHERE {{condition}} AND {{due}} <= {moment})")
+
+    def next_due(self) -> str:
+        """Return the SQL expression for when the first row of the owners is due. Run it with `fetch_in_order`."""
+        return self._format(f"(SELECT min(since) FROM ({_FIRST_OF_OWNERS}) first)")
 
     def unlocked_rows(self, until: datetime, limit: int, *columns: str) -> list[tuple[Any, ...]]:
         """Return these columns of up to `limit` due rows that no other session has locked now.
 
         Organizations take turns, as in `isolation.unlocked_rows`. The condition must have no parameters.
         """
-        with prepared.index_plans():
-            is_idle = not self._fetch(_ANY_ROW, until=until)
-        if is_idle:
+        fetch = fetch_in_order if self.owners else prepared.fetch_by_index
+        ((is_any_due,),) = fetch(f"SELECT {self.is_any_due('%(until)s')}", {"until": until})
+        if not is_any_due:
             return []
         with self.reading_in_order():
             prepared.defer_fsync()
@@ -109,7 +142,8 @@ class DueIndex:
 
         `given` are the parameters of the condition. Call it while `reading_in_order`.
         """
-        return [pk for (pk,) in self._fetch(_ORGANIZATIONS, until=until, limit=limit, **given)]
+        statement = _OWNERS if self.owners else _ORGANIZATIONS
+        return [pk for (pk,) in self._fetch(statement, until=until, limit=limit, **given)]
 
     def find_first_ids(
         self,
@@ -142,5 +176,11 @@ class DueIndex:
             share = min(max(2 * share, share - (-missing // with_more)), limit)
 
     def _fetch(self, statement: str, columns: Sequence[str] = (), **given: Any) -> list[tuple[Any, ...]]:
-        names = {"table": self.table, "due": self.due, "condition": self.condition, "columns": ", ".join(columns)}
-        return prepared.fetch_all(statement.format(**names), given)
+        return prepared.fetch_all(self._format(statement, columns), given)
+
+    def _format(self, statement: str, columns: Sequence[str] = ()) -> str:
+        of_owners = f" AND organization_id IN ({self.owners})" if self.owners else ""
+        return statement.format(
+            table=self.table, due=self.due, condition=self.condition, columns=", ".join(columns),
+            owners=self.owners, of_owners=of_owners,
+        )  # fmt: skip

@@ -3120,57 +3120,58 @@ INSERT INTO public.django_migrations VALUES
 	(111, 'notifications', '0011_push_of_endpoint', now()),
 	(112, 'notifications', '0012_push_withdrawals', now()),
 	(113, 'notifications', '0013_fewer_indexes', now()),
-	(114, 'outbox', '0001_initial', now()),
-	(115, 'outbox', '0002_target_failures', now()),
-	(116, 'outbox', '0003_order_and_health', now()),
-	(117, 'outbox', '0004_canceled_label', now()),
-	(118, 'outbox', '0005_message_order', now()),
-	(119, 'outbox', '0006_replay_and_public_ids', now()),
-	(120, 'outbox', '0007_open_messages', now()),
-	(121, 'outbox', '0008_holds_erasure_conditions', now()),
-	(122, 'outbox', '0009_catalog_portal_authentication', now()),
-	(123, 'outbox', '0010_direct_requests', now()),
-	(124, 'outbox', '0011_fewer_indexes', now()),
-	(125, 'outbox', '0012_waiting_targets', now()),
-	(126, 'schedules', '0001_initial', now()),
-	(127, 'schedules', '0002_run_ended_of_organization', now()),
-	(128, 'schedules', '0003_canceled_label', now()),
-	(129, 'schedules', '0004_overlap_jitter_cancellation', now()),
-	(130, 'schedules', '0005_stretches', now()),
-	(131, 'schedules', '0006_rules_payloads_and_deferrals', now()),
-	(132, 'schedules', '0007_concurrency_limits', now()),
-	(133, 'schedules', '0008_due_in_turn', now()),
-	(134, 'schedules', '0009_fewer_indexes', now()),
-	(135, 'sessions', '0001_initial', now()),
-	(136, 'socialaccount', '0001_initial', now()),
-	(137, 'socialaccount', '0002_token_max_lengths', now()),
-	(138, 'socialaccount', '0003_extra_data_default_dict', now()),
-	(139, 'socialaccount', '0004_app_provider_id_settings', now()),
-	(140, 'socialaccount', '0005_socialtoken_nullable_app', now()),
-	(141, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
-	(142, 'technicians', '0001_initial', now()),
-	(143, 'technicians', '0002_people', now()),
-	(144, 'technicians', '0003_language_and_voice', now()),
-	(145, 'technicians', '0004_planned_times_w', now()),
-	(146, 'telephony', '0001_initial', now()),
-	(147, 'telephony', '0002_callevent_next_action_at', now()),
-	(148, 'telephony', '0003_call_priority', now()),
-	(149, 'telephony', '0004_job_news', now()),
-	(150, 'telephony', '0005_people', now()),
-	(151, 'telephony', '0006_customer_texts', now()),
-	(152, 'telephony', '0007_answered_prompts', now()),
-	(153, 'telephony', '0008_prices_and_spend_caps', now()),
-	(154, 'telephony', '0009_hang_up_at', now()),
-	(155, 'telephony', '0010_indexes_of_prices', now()),
-	(156, 'telephony', '0011_currencies_of_caps', now()),
-	(157, 'telephony', '0012_customers_of_calls', now()),
-	(158, 'telephony', '0013_indexes_of_calls', now()),
-	(159, 'telephony', '0014_exchange_rates', now()),
-	(160, 'telephony', '0015_calls_and_texts_of_leads', now()),
-	(161, 'telephony', '0016_codes_for_phones', now()),
-	(162, 'telephony', '0017_unchecked_references', now()),
-	(163, 'telephony', '0018_fewer_indexes', now()),
-	(164, 'usersessions', '0001_initial', now());
+	(114, 'notifications', '0014_alerts_in_turn', now()),
+	(115, 'outbox', '0001_initial', now()),
+	(116, 'outbox', '0002_target_failures', now()),
+	(117, 'outbox', '0003_order_and_health', now()),
+	(118, 'outbox', '0004_canceled_label', now()),
+	(119, 'outbox', '0005_message_order', now()),
+	(120, 'outbox', '0006_replay_and_public_ids', now()),
+	(121, 'outbox', '0007_open_messages', now()),
+	(122, 'outbox', '0008_holds_erasure_conditions', now()),
+	(123, 'outbox', '0009_catalog_portal_authentication', now()),
+	(124, 'outbox', '0010_direct_requests', now()),
+	(125, 'outbox', '0011_fewer_indexes', now()),
+	(126, 'outbox', '0012_waiting_targets', now()),
+	(127, 'schedules', '0001_initial', now()),
+	(128, 'schedules', '0002_run_ended_of_organization', now()),
+	(129, 'schedules', '0003_canceled_label', now()),
+	(130, 'schedules', '0004_overlap_jitter_cancellation', now()),
+	(131, 'schedules', '0005_stretches', now()),
+	(132, 'schedules', '0006_rules_payloads_and_deferrals', now()),
+	(133, 'schedules', '0007_concurrency_limits', now()),
+	(134, 'schedules', '0008_due_in_turn', now()),
+	(135, 'schedules', '0009_fewer_indexes', now()),
+	(136, 'sessions', '0001_initial', now()),
+	(137, 'socialaccount', '0001_initial', now()),
+	(138, 'socialaccount', '0002_token_max_lengths', now()),
+	(139, 'socialaccount', '0003_extra_data_default_dict', now()),
+	(140, 'socialaccount', '0004_app_provider_id_settings', now()),
+	(141, 'socialaccount', '0005_socialtoken_nullable_app', now()),
+	(142, 'socialaccount', '0006_alter_socialaccount_extra_data', now()),
+	(143, 'technicians', '0001_initial', now()),
+	(144, 'technicians', '0002_people', now()),
+	(145, 'technicians', '0003_language_and_voice', now()),
+	(146, 'technicians', '0004_planned_times_w', now()),
+	(147, 'telephony', '0001_initial', now()),
+	(148, 'telephony', '0002_callevent_next_action_at', now()),
+	(149, 'telephony', '0003_call_priority', now()),
+	(150, 'telephony', '0004_job_news', now()),
+	(151, 'telephony', '0005_people', now()),
+	(152, 'telephony', '0006_customer_texts', now()),
+	(153, 'telephony', '0007_answered_prompts', now()),
+	(154, 'telephony', '0008_prices_and_spend_caps', now()),
+	(155, 'telephony', '0009_hang_up_at', now()),
+	(156, 'telephony', '0010_indexes_of_prices', now()),
+	(157, 'telephony', '0011_currencies_of_caps', now()),
+	(158, 'telephony', '0012_customers_of_calls', now()),
+	(159, 'telephony', '0013_indexes_of_calls', now()),
+	(160, 'telephony', '0014_exchange_rates', now()),
+	(161, 'telephony', '0015_calls_and_texts_of_leads', now()),
+	(162, 'telephony', '0016_codes_for_phones', now()),
+	(163, 'telephony', '0017_unchecked_references', now()),
+	(164, 'telephony', '0018_fewer_indexes', now()),
+	(165, 'usersessions', '0001_initial', now());
 
 INSERT INTO public.leads_callingrule VALUES
 	(1, 'US', '', 'United States', '{0,1,2,3,4,5,6}', '08:00:00', '21:00:00', false, NULL, NULL, '47 CFR 64.1200(c)(1)'),
@@ -3180,7 +3181,7 @@ INSERT INTO public.leads_callingrule VALUES
 	(5, 'US', 'TX', 'Texas', '{0,1,2,3,4,5}', '09:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051'),
 	(6, 'US', 'TX', 'Texas', '{6}', '12:00:00', '21:00:00', false, NULL, NULL, 'Tex. Bus. & Com. Code 301.051');
 
-SELECT pg_catalog.setval('public.django_migrations_id_seq', 164, true);
+SELECT pg_catalog.setval('public.django_migrations_id_seq', 165, true);
 
 SELECT pg_catalog.setval('public.leads_callingrule_id_seq', 6, true);
 
@@ -3908,11 +3909,11 @@ CREATE INDEX accounts_user_user_permissions_user_id_e4f0a161 ON public.accounts_
 
 CREATE INDEX alert_of ON public.notifications_alert USING btree (subject_type, subject_id) WHERE (NOT ((status)::text = 'settled'::text));
 
-CREATE INDEX alert_to_escalate ON public.notifications_alert USING btree (next_action_at) WHERE ((status)::text = 'open'::text);
+CREATE INDEX alert_to_escalate_in_turn ON public.notifications_alert USING btree (organization_id, next_action_at) WHERE ((status)::text = 'open'::text);
 
-CREATE INDEX alert_to_repeat ON public.notifications_alert USING btree (next_repeat_at) WHERE ((status)::text = 'open'::text);
+CREATE INDEX alert_to_repeat_in_turn ON public.notifications_alert USING btree (organization_id, next_repeat_at) WHERE ((status)::text = 'open'::text);
 
-CREATE INDEX alert_to_return ON public.notifications_alert USING btree (returns_at) WHERE ((status)::text = 'acknowledged'::text);
+CREATE INDEX alert_to_return_in_turn ON public.notifications_alert USING btree (organization_id, returns_at) WHERE ((status)::text = 'acknowledged'::text);
 
 CREATE INDEX auth_group_name_a6ea08ec_like ON public.auth_group USING btree (name varchar_pattern_ops);
 

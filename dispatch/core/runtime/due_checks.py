@@ -114,7 +114,7 @@ class DueChecks:
         checked = [number for number, name in enumerate(self._loops) if name in names]
         given = {"now": now, "soon": now + SOON, "checked": prepared.integers(checked)}
         prepared.keep_plans(PLANS_S)
-        with prepared.index_plans(limit_s=LIMIT_S):
+        with prepared.index_plans(limit_s=LIMIT_S), prepared.index_order():
             answer = prepared.fetch_later(self._statement, given)
         row = answer()[0]
         return frozenset(name for name, is_due in zip(self._loops, row, strict=True) if is_due)
