@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import OperationalError, connection, transaction
 
 from dispatch.core import events
 from dispatch.core.events import readers
@@ -82,6 +82,19 @@ def test_event_that_fails_delays_no_other(reading: EarlyReading) -> None:
     reading.before = fail
     assert reading.reader.step() == 2
     assert len(reading.handled()) == 2
+
+
+def test_urgent_event_is_handled_after_the_durable_reader_passed_many_others(
+    reading: EarlyReading, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(readers, "IDLE_EVENTS", 20)
+    assert reading.reader.step() == 3
+    with transaction.atomic():
+        events.append_many([events.EventRow(1, "job.completed", 9, {})] * 30)
+    assert reading.reader.reader.step() == 0, "the horizon is held"
+    events.append(1, "job.created", 3)
+    assert reading.reader.step() == 1
+    assert reading.handled() == {*EVERY, "event 3"}
 
 
 def end_own_session() -> None:

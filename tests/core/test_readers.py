@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from django.db import connection, transaction
 
-from dispatch.core import events
-from dispatch.core.db import lock_waits
+from dispatch.core import clock, events
+from dispatch.core.db import lock_waits, prepared
 from dispatch.core.events import readers
 from dispatch.core.events.readers import CounterWentBack, EventReader
 from dispatch.core.fault_injection import Interrupted
@@ -227,6 +227,61 @@ def test_an_idle_reader_writes_nothing_until_much_has_passed(monkeypatch: pytest
     assert EventCursor.objects.get(name="test").xid > before.xid
 
 
+@pytest.fixture
+def unwanted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function that appends more events in one transaction than an idle reader reads again."""
+    monkeypatch.setattr(readers, "IDLE_EVENTS", 20)
+
+    def write() -> None:
+        with transaction.atomic():
+            events.append_many([events.EventRow(1, "job.created", 0, {})] * 30)
+
+    return write
+
+
+def is_due(reader: EventReader) -> bool:
+    return bool(prepared.fetch_all(f"SELECT {reader.is_due()}", {"now": clock.now()})[0][0])
+
+
+def test_an_idle_reader_passes_many_events_of_few_transactions(unwanted: Callable[[], None]) -> None:
+    seen = Seen("job.pending")
+    append(1, "job.pending")
+    seen.drain()
+    before = EventCursor.objects.get(name="test")
+    append(2, "job.created")
+    all_readable()
+    assert not is_due(seen.reader)
+    unwanted()
+    all_readable()
+    assert is_due(seen.reader)
+    assert seen.reader.step() == 0
+    assert EventCursor.objects.get(name="test").xid > before.xid
+    wait_until(lambda: seen.reader.step() or not is_due(seen.reader), message="it reads them again and again")
+    moved = EventCursor.objects.get(name="test")
+    assert seen.reader.step() == 0
+    assert EventCursor.objects.get(name="test").moved_at == moved.moved_at
+    append(3, "job.pending")
+    assert seen.drain() == [1, 3]
+
+
+def test_a_reader_that_passes_many_events_skips_none_that_commits_late(unwanted: Callable[[], None]) -> None:
+    seen = Seen("job.pending")
+    append(1, "job.pending")
+    seen.drain()
+    before = EventCursor.objects.get(name="test")
+    unwanted()
+    all_readable()
+    slow, commit = open_transaction(lambda: events.append(1, "job.pending", 2))
+    unwanted()  # higher ids, committed first
+    for _ in range(3):
+        assert seen.reader.step() == 0
+    moved = EventCursor.objects.get(name="test")
+    commit.set()
+    slow.finish()
+    assert before.xid < moved.xid < Event.objects.get(subject_id=2).xid
+    assert seen.drain() == [1, 2]
+
+
 def test_readers_continue_after_a_restore_into_a_younger_cluster() -> None:
     seen = Seen()
     append(1)
@@ -268,8 +323,6 @@ def test_reader_that_applied_everything_repeats_nothing_after_a_restore() -> Non
 
 
 def test_the_lag_is_the_age_of_the_oldest_event_not_applied() -> None:
-    from dispatch.core import clock
-
     seen = Seen("job.pending")
     append(1, "job.created")
     assert seen.reader.lag_s() == 0

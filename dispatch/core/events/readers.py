@@ -28,13 +28,19 @@ from dispatch.core.observability import metrics
 
 log = structlog.get_logger(__name__)
 
+# Whether more events are readable than an idle reader reads again at each look. It counts no further.
+_ARE_MANY = """EXISTS (
+        SELECT FROM core_event e WHERE (e.xid, e.id) > (c.xid, c.event_id) AND e.xid < {horizon}
+        OFFSET {most} LIMIT 1
+    )"""
 # Whether a reader has anything to do, in one statement: its position, the horizon, whether one of its failed
-# events is due, whether an event that it wants is readable, and whether any has failed, or an organization has its
-# own cursor.
-_PEEK = """
+# events is due, whether an event that it wants is readable, whether only very many others are, and whether any has
+# failed, or an organization has its own cursor.
+_PEEK = f"""
 SELECT c.xid, c.event_id, h.xid,
        EXISTS (SELECT FROM core_failedevent f WHERE f.reader = c.name AND f.next_attempt_at <= %(now)s),
        next.id IS NOT NULL,
+       next.id IS NULL AND {_ARE_MANY.format(horizon="h.xid", most="%(most)s::bigint")},
        EXISTS (SELECT FROM core_failedevent f WHERE f.reader = c.name),
        EXISTS (SELECT FROM core_eventcursor o WHERE starts_with(o.name, c.name || ':'))
 FROM core_eventcursor c
@@ -54,6 +60,7 @@ WHERE c.name = %(name)s
 _IS_DUE = """
 COALESCE((
     SELECT {horizon} - c.xid NOT BETWEEN 1 AND {stride} - 1
+        OR {are_many}
         OR EXISTS (SELECT FROM core_failedevent f WHERE f.reader = c.name AND f.next_attempt_at <= %(now)s)
         OR EXISTS (SELECT FROM core_event e WHERE (e.xid, e.id) > (c.xid, c.event_id){wanted})
         OR EXISTS (SELECT FROM core_eventcursor o WHERE starts_with(o.name, c.name || ':'))
@@ -89,8 +96,11 @@ UPDATE core_eventcursor AS c SET xid = 0, event_id = COALESCE(
     (SELECT max(e.id) FROM core_event e),
     0)
 """
-# An idle reader moves its cursor only after this many transactions, to avoid a write per second.
+# An idle reader moves its cursor only after this many transactions, to avoid a write per second, or behind more
+# than this number of events that it does not want: each look reads all of them, and one transaction can append
+# hundreds.
 IDLE_STRIDE = 1000
+IDLE_EVENTS = 2000
 ANY_XID = 2**63 - 1
 # A reader this far behind (seconds) is shown to users, and logged every REPORT_EVERY_S.
 SHOWN_LAG_S = 15.0
@@ -110,6 +120,7 @@ class _Peek(NamedTuple):
     horizon: int
     is_retry_due: bool
     is_event_ready: bool
+    are_many_unwanted: bool
     has_failed_events: bool
     has_own_cursors: bool
 
@@ -164,7 +175,8 @@ class EventReader:
         retried = self._retry_failed() if found.is_retry_due else 0
         if found.has_own_cursors:
             retried += self._step_of_one()
-        if not found.is_event_ready and found.horizon - found.xid < IDLE_STRIDE:
+        is_stride_over = found.horizon - found.xid >= IDLE_STRIDE or found.are_many_unwanted
+        if not found.is_event_ready and not is_stride_over:
             self._report_lag()
             return retried
         with self._locked_cursor() as cursor:
@@ -284,6 +296,7 @@ class EventReader:
         return _IS_DUE.format(
             horizon=_XMIN,
             stride=IDLE_STRIDE,
+            are_many=_ARE_MANY.format(horizon=_XMIN, most=IDLE_EVENTS),
             wanted="".join(f" AND {test.format(_texts(some))}" for test, some in wanted if some is not None),
             name=_literal(self.name),
         )
@@ -334,7 +347,7 @@ class EventReader:
         )
 
     def _peek(self) -> _Peek:
-        given = {"name": self.name, "now": clock.now(), **self._filter()}
+        given = {"name": self.name, "now": clock.now(), "most": IDLE_EVENTS, **self._filter()}
         rows = prepared.fetch_by_index(_PEEK, given)
         if not rows:
             EventCursor.objects.get_or_create(name=self.name)
