@@ -162,15 +162,31 @@ class PlaceSerializer(serializers.Serializer):
     role = serializers.ChoiceField(choices=Membership.Role.choices)
 
 
+class CallerOrganizationSerializer(OrganizationSerializer):
+    """The caller's organization. A key without the scope `read` gets only its `id`, `name` and `slug`."""
+
+    settings = ("time_zone", "default_region", "distance_unit", "allowed_countries")
+
+    class Meta(OrganizationSerializer.Meta):
+        read_only_fields = OrganizationSerializer.Meta.fields
+
+    def get_fields(self) -> dict[str, serializers.Field]:
+        fields = super().get_fields()
+        for name in self.settings:
+            fields[name].allow_null = True
+        return fields
+
+
 class MeSerializer(serializers.Serializer):
     """The caller. A person has `user`, `role`, `on_duty` and `organizations`; a key has `api_key`.
 
-    `created_by` of the key is null unless the key has the scope `read`, with which it may read the members.
+    Unless the key has the scope `read`, with which it may read the members and the organization, `created_by` of
+    the key and the settings of `organization` are null.
     """
 
     user = PersonSerializer(allow_null=True)
     api_key = ApiKeySerializer(allow_null=True)
-    organization = OrganizationSerializer()
+    organization = CallerOrganizationSerializer()
     role = serializers.ChoiceField(choices=Membership.Role.choices, allow_null=True)
     on_duty = serializers.BooleanField(allow_null=True)
     organizations = PlaceSerializer(many=True)
@@ -180,6 +196,8 @@ class MeSerializer(serializers.Serializer):
         key = caller["api_key"]
         if key is not None and ApiKey.Scope.READ not in key.scopes:
             shown["api_key"] = {**shown["api_key"], "created_by": None}
+            hidden = dict.fromkeys(CallerOrganizationSerializer.settings)
+            shown["organization"] = {**shown["organization"], **hidden}
         return shown
 
 

@@ -55,6 +55,20 @@ def test_only_a_key_that_may_read_members_reads_who_created_it(scopes: list[str]
         assert Api(key=whole).get("members/").status_code == 403
 
 
+@pytest.mark.parametrize("scopes", [["submissions:write"], ["manage", "jobs:write"], ["read"], list(ApiKey.Scope)])
+def test_key_that_may_not_read_learns_only_which_organization_it_has(scopes: list[str]) -> None:
+    organization = make.organization()
+    api = Api(key=make.api_key(organization, *scopes))
+    shown = api.get("me/").json()["organization"]
+    if "read" in scopes:
+        assert shown == api.get("organization/").json()
+        assert shown["time_zone"] == organization.time_zone
+    else:
+        known = {name: value for name, value in shown.items() if value is not None}
+        assert known == {"id": organization.pk, "name": organization.name, "slug": organization.slug}
+        assert api.get("organization/").status_code == 403
+
+
 @pytest.mark.parametrize(
     "spoil", [lambda k: k[:-1] + ("A" if k[-1] != "A" else "B"), lambda k: k + "x", lambda k: k[3:]]
 )
