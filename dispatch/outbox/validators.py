@@ -37,14 +37,23 @@ def check_condition(text: str) -> None:
 
 
 def check_own_headers(headers: Mapping[str, str]) -> None:
-    """Accept valid headers within the limits on number and size, except those that Dispatch sets."""
+    """Accept valid headers within the limits on number and size, each once, except those that Dispatch sets."""
     if len(headers) > MAX_HEADERS or sum(len(n) + len(str(v)) for n, v in headers.items()) > MAX_HEADERS_LENGTH:
         raise ValidationError(
             gettext("At most {count} headers with {length} characters in total.").format(
                 count=MAX_HEADERS, length=MAX_HEADERS_LENGTH
             )
         )
+    names: set[str] = set()
     for name, value in headers.items():
+        if name.lower() in names:
+            raise ValidationError(
+                gettext("The header {name} is set twice. Upper and lower case make no difference.").format(
+                    name=name
+                ),
+                code="duplicate",
+            )
+        names.add(name.lower())
         if not isinstance(value, str):
             raise ValidationError(
                 gettext("The value of the header {name} must be text.").format(name=name), code="invalid"

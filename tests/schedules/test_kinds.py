@@ -22,6 +22,7 @@ from dispatch.outbox.models import Endpoint, Message, Target
 from dispatch.outbox.services.intake import default_pool
 from dispatch.schedules import kinds
 from dispatch.schedules.models import Schedule
+from tests.api.client import Api
 from tests.harness.schedules import World
 from tests.support import factories
 from tests.support.waiting import PATIENCE
@@ -245,6 +246,18 @@ def test_headers_of_a_schedule_replace_the_endpoints_whatever_their_case(real: W
     (came,) = receiver.came
     sent = [(name.lower(), came["headers"][name]) for name in came["headers"]]
     assert [pair for pair in sent if pair[0] in own] == list(own.items())
+
+
+def test_header_of_a_schedule_in_two_cases_is_refused(real: World) -> None:
+    body = {
+        "name": "Call", "kind": "http", "payload": {"url": "https://erp.example/"}, "cron": "0 9 * * *",
+        "headers": {"X-Key": "1", "x-key": "2"},
+    }  # fmt: skip
+    answer = Api(key=factories.api_key(real.organization)).post("schedules/", body)
+    assert answer.status_code == 400
+    (error,) = answer.json()["errors"]
+    assert error["field"].partition(".")[0] == "headers"
+    assert error["detail"] == "The header x-key is set twice. Upper and lower case make no difference."
 
 
 @pytest.mark.parametrize(

@@ -90,6 +90,7 @@ def test_secrets_and_headers_are_encrypted_in_the_table(api: Api) -> None:
         ("headers", {"Dispatch-Type": "1"}),
         ("headers", {"X-A": "b\r\nX-C: d"}),
         ("headers", {f"X-{n}": "b" for n in range(21)}),
+        ("headers", {"X-Key": "1", "x-key": "2"}),
         ("timeout_s", 0),
         ("timeout_s", 31),
         ("retry_schedule_s", [-1]),
@@ -106,6 +107,14 @@ def test_invalid_settings_are_rejected_by_field(api: Api, field: str, value: Any
     answer = api.post("endpoints/", {"name": "ERP", "url": "https://erp.example/hook", field: value})
     assert {name.partition(".")[0] for name in fields_refused(answer)} == {field}
     assert not Endpoint.objects.exists()
+
+
+def test_header_name_in_two_cases_is_refused_by_name(api: Api) -> None:
+    own = {"Accept": "text/html", "Authorization": "Bearer 1", "authorization": "Bearer 2"}
+    answer = api.post("endpoints/", {"name": "ERP", "url": "https://erp.example/hook", "headers": own})
+    assert answer.json()["errors"][0]["detail"] == (
+        "The header authorization is set twice. Upper and lower case make no difference."
+    )
 
 
 def test_a_name_is_taken_once_in_an_organization(api: Api) -> None:
