@@ -97,6 +97,25 @@ def test_urgent_event_is_handled_after_the_durable_reader_passed_many_others(
     assert reading.handled() == {*EVERY, "event 3"}
 
 
+def test_ids_that_come_again_after_a_restore_are_handled(reading: EarlyReading) -> None:
+    assert reading.reader.step() == 3
+    first = Event.objects.earliest("pk").pk
+    go_back_to(first)
+    assert reading.reader.step() == 0
+    for subject in (8, 9):
+        events.append(1, "job.created", subject)
+    assert set(Event.objects.values_list("pk", flat=True)) == {first, first + 1, first + 2}, "the ids are reused"
+    assert reading.reader.step() == 2
+    assert {"event 8", "event 9"} <= reading.handled()
+
+
+def go_back_to(last: int) -> None:
+    """Lose the later events, as if the database was restored to an earlier state: their ids come again."""
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM core_event WHERE id > %s", [last])
+        cursor.execute("SELECT setval(pg_get_serial_sequence('core_event', 'id'), %s)", [last])
+
+
 def end_own_session() -> None:
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")

@@ -63,7 +63,9 @@ class EarlyReader:
     `handle` must therefore be idempotent, and correct in any order. It runs under the lock of the durable reader's
     cursor, so two processes never handle events at the same time. An event that fails, or waits for a row that
     another session has locked, is logged and retried after RETRY_AFTER_S; the others are not affected. Which
-    events have been handled is known in this process only.
+    events have been handled is known in this process only. It is reset when the log ends before an id that it had:
+    the database was restored to an earlier state, or a standby without the last events was promoted, and other
+    events get these ids.
     """
 
     def __init__(self, reader: EventReader, handle: Callable[[Event], None]) -> None:
@@ -73,7 +75,7 @@ class EarlyReader:
         self.reset()
 
     def reset(self) -> None:
-        """Reset the cache, so that the next step checks all events again (tests)."""
+        """Reset the cache, so that the next step checks all events again."""
         self._taken: dict[int, tuple[int, int]] = {}  # handled events: id → transaction, organization
         self._failed.clear()
         self._marks: deque[tuple[float, int]] = deque()  # times with the highest id at that time
@@ -86,6 +88,12 @@ class EarlyReader:
         floor = 0 if is_full_scan else self._floor(now)
         order = ORDER[floor == 0]
         position, apart, newest, is_event_ready = self._peek(floor, order)
+        if self._marks and newest < self._marks[-1][1]:
+            log.warning(
+                "event_log_went_back", reader=self.reader.name, seen_id=self._marks[-1][1], newest_id=newest
+            )
+            self.reset()
+            return self.step()
         self._taken = {
             pk: (xid, organization_id)
             for pk, (xid, organization_id) in self._taken.items()
@@ -103,7 +111,7 @@ class EarlyReader:
         self._taken |= {event.pk: (event.xid, event.organization_id) for event in handled}  # committed
         if is_full_scan and len(events_read) < self.reader.batch:
             self._scanned_at = now
-        self._marks.append((now, newest))
+        self._marks.append((now, max([newest, *(event.pk for event in handled)])))
         return len(handled)
 
     def _peek(self, floor: int, order: str) -> tuple[tuple[int, int], set[int], int, bool]:
