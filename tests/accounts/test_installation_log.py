@@ -106,7 +106,7 @@ def test_expired_events_of_the_installation_are_deleted(root: User, monkeypatch:
     seal_all()
     loops.delete_expired_shared()
     assert kinds() == ["installation.row_changed"]
-    assert "Installation: 1 sealed events up to position 2" in verify()
+    assert "Installation: 1 sealed event up to position 2" in verify()
 
 
 def test_queue_changes_are_logged(root: User) -> None:

@@ -101,7 +101,7 @@ def test_restart_repairs_a_damaged_end_and_stays_on_record(
         (organization.pk, "organization.audit_log_restarted"),
         (chain.INSTALLATION, "installation.audit_log_restarted"),
     }
-    assert "Installation: 1 sealed events" in report
+    assert "Installation: 1 sealed event up to" in report
     new = Fernet.generate_key().decode()
     settings.FIELD_ENCRYPTION_KEYS = [new, *settings.FIELD_ENCRYPTION_KEYS]
     call_command("reencrypt", stdout=StringIO())
@@ -140,7 +140,7 @@ def change_event(ids: list[int]) -> None:
 @pytest.mark.parametrize(
     ("tamper", "message"),
     [
-        (delete_record, "1 restarts were recorded, but 0 records exist"),
+        (delete_record, "1 restart recorded, but 0 records found"),
         (change_record, "the record of restart 1 was changed"),
         (change_record_and_count, "the anchor was changed"),
         (change_event, "position 5: event .* was changed"),
@@ -189,7 +189,7 @@ def test_known_heads_end_with_a_recorded_restart_only(
     anchor.restarts = 0
     signatures.sign_row(anchor)
     anchor.save()
-    with pytest.raises(CommandError, match="1 restarts were verified before, but 0 records exist"):
+    with pytest.raises(CommandError, match="1 restart verified before, but 0 records found"):
         verify("--heads", heads)
 
 

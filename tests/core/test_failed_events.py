@@ -227,7 +227,9 @@ def test_discarded_event_releases_those_behind_it() -> None:
     listed = StringIO()
     call_command("failed_events", "list", stdout=listed)
     assert f"{first.pk}  job.created" in listed.getvalue()
-    call_command("failed_events", "discard", str(first.pk), stdout=StringIO())
+    discarded = StringIO()
+    call_command("failed_events", "discard", str(first.pk), stdout=discarded)
+    assert discarded.getvalue() == "1 event discarded.\n"
     reading.retry()
     assert reading.handled == [(2, "job.assigned")]
 

@@ -196,10 +196,10 @@ def test_the_command_prints_one_line_per_violation_and_fails() -> None:
     events.append(organization.pk, "offer.made", 1, job_id=7, technician_id=1)
     said = StringIO()
     call_command("check_history", stdout=said)
-    assert said.getvalue() == "1 events of 1 subjects were checked: no violations.\n"
+    assert said.getvalue() == "Checked 1 event of 1 subject: no violations.\n"
     events.append(organization.pk, "offer.made", 1, job_id=7, technician_id=1)
     said = StringIO()
-    with pytest.raises(CommandError, match=r"2 events of 1 subjects were checked: 1 violations\."):
+    with pytest.raises(CommandError, match=r"Checked 2 events of 1 subject: 1 violation\."):
         call_command("check_history", stdout=said)
     last = Event.objects.latest("id").pk
     assert said.getvalue() == f"offer 1: offer.made (event {last}) is illegal after pending\n"

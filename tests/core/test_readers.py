@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from io import StringIO
 
 import pytest
+from django.core.management import call_command
 from django.db import connection, transaction
 
 from dispatch.core import clock, events
@@ -320,6 +322,15 @@ def test_reader_that_applied_everything_repeats_nothing_after_a_restore() -> Non
     readers.after_restore()
     append(4)
     assert seen.drain() == [1, 2, 3, 4]
+
+
+def test_after_restore_says_how_many_events_were_reset() -> None:
+    for count, said in ((1, "1 event reset"), (2, "2 events reset"), (0, "0 events reset")):
+        for subject in range(count):
+            append(subject)
+        out = StringIO()
+        call_command("after_restore", stdout=out)
+        assert out.getvalue() == f"{said}; every reader continues at its position.\n"
 
 
 def test_the_lag_is_the_age_of_the_oldest_event_not_applied() -> None:

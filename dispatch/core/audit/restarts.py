@@ -54,7 +54,7 @@ def _record(organization_id: int, operator: str, reason: str, found: str) -> Aud
     forged = [row.pk for row in former if not signatures.is_authentic(row)]
     if forged:
         AuditRestart.objects.filter(pk__in=forged).delete()
-        found = f"{found} {len(forged)} records of restarts were not authentic."
+        found = f"{found} Records of restarts that were not authentic: {len(forged)}."
     digest, count, position = hashlib.sha256(), 0, 0
     seals = AuditSeal.objects.filter(organization_id=organization_id).order_by("position")
     for seal in seals.iterator(chunk_size=BATCH):

@@ -10,6 +10,7 @@ from django.db import connection
 
 from dispatch.core.audit import chain
 from dispatch.core.audit.signatures import is_authentic
+from dispatch.core.counts import count_noun
 from dispatch.core.db.snapshots import read_snapshot
 from dispatch.core.events import own_cursors
 from dispatch.core.models import AuditAnchor, AuditRedaction, AuditRestart, AuditSeal, Event
@@ -80,7 +81,8 @@ def _verify(organization_id: int, heads: Mapping[int, str], known_restarts: int)
     restarts = _read_restarts(anchor)
     if len(restarts) < known_restarts:
         raise BrokenChain(
-            f"{name}: {known_restarts} restarts were verified before, but {len(restarts)} records exist."
+            f"{name}: {count_noun(known_restarts, 'restart')} verified before, but "
+            f"{count_noun(len(restarts), 'record')} found."
         )
     if len(restarts) > known_restarts:
         heads = {}  # they are hashes of the chain before the restart
@@ -117,7 +119,8 @@ def _read_restarts(anchor: AuditAnchor) -> list[AuditRestart]:
         if not is_authentic(row):
             raise BrokenChain(f"{name}: the record of restart {row.number} was changed.")
     if len(rows) != anchor.restarts:
-        raise BrokenChain(f"{name}: {anchor.restarts} restarts were recorded, but {len(rows)} records exist.")
+        restarts, records = count_noun(anchor.restarts, "restart"), count_noun(len(rows), "record")
+        raise BrokenChain(f"{name}: {restarts} recorded, but {records} found.")
     return rows
 
 

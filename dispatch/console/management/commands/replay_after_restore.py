@@ -8,6 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dispatch.console.privacy import restore
+from dispatch.core.counts import count_noun
 from dispatch.core.privacy import replay
 
 
@@ -32,8 +33,9 @@ class Command(BaseCommand):
         report = restore.replay_entries(entries)
         for problem in report.problems:
             self.stdout.write(problem)
+        repeated = count_noun(report.applied, "entry", "entries")
         self.stdout.write(
-            f"{report.applied} entries repeated, {report.pending} of numbers that this database does not know. "
+            f"{repeated} repeated, {report.pending} of numbers that this database does not know. "
             "The latter apply when the numbers appear."
         )
         if report.problems:

@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from dispatch.console.privacy.chains import add_chain_arguments, read_chain
 from dispatch.core.audit import chain, verification
 from dispatch.core.audit.verification import BrokenChain, ChainReport
+from dispatch.core.counts import count_noun
 from dispatch.core.models import AuditRestart
 
 
@@ -70,8 +71,8 @@ class Command(BaseCommand):
 
 def _describe(report: ChainReport) -> str:
     return (
-        f"{chain.name_chain(report.organization_id)}: {report.sealed} sealed events up to position "
-        f"{report.position}, {report.unsealed} not sealed yet, head {report.head or '-'}."
+        f"{chain.name_chain(report.organization_id)}: {count_noun(report.sealed, 'sealed event')} up to "
+        f"position {report.position}, {report.unsealed} not sealed yet, head {report.head or '-'}."
     )
 
 

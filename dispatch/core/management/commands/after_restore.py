@@ -4,6 +4,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand
 
+from dispatch.core.counts import count_noun
 from dispatch.core.events import readers
 
 
@@ -18,4 +19,5 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.stdout.write(f"{readers.after_restore()} events reset; every reader continues at its position.")
+        reset = count_noun(readers.after_restore(), "event")
+        self.stdout.write(f"{reset} reset; every reader continues at its position.")

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from dispatch.core.counts import count_noun
 from dispatch.core.events import history
 
 
@@ -25,7 +26,8 @@ class Command(BaseCommand):
         result = history.Result()
         for line in history.violations(result, days=options["days"]):
             self.stdout.write(line)
-        checked = f"{result.events} events of {result.subjects} subjects were checked"
+        events, subjects = count_noun(result.events, "event"), count_noun(result.subjects, "subject")
+        checked = f"Checked {events} of {subjects}"
         if result.violations:
-            raise CommandError(f"{checked}: {result.violations} violations.")
+            raise CommandError(f"{checked}: {count_noun(result.violations, 'violation')}.")
         self.stdout.write(f"{checked}: no violations.")

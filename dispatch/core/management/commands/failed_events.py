@@ -6,6 +6,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
+from dispatch.core.counts import count_noun
 from dispatch.core.events import quarantine
 from dispatch.core.models import FailedEvent
 
@@ -27,11 +28,12 @@ class Command(BaseCommand):
             for row in rows:
                 self.stdout.write(_describe(row))
         elif options["action"] == "retry":
-            self.stdout.write(f"{quarantine.retry_now(rows)} events are retried within seconds.")
+            count = quarantine.retry_now(rows)
+            self.stdout.write(f"{count_noun(count, 'event')} to be retried within seconds.")
         else:
             if not options["ids"] and not options["all"]:
                 raise CommandError("Name the events to discard, or pass --all.")
-            self.stdout.write(f"{quarantine.discard(rows)} events discarded.")
+            self.stdout.write(f"{count_noun(quarantine.discard(rows), 'event')} discarded.")
 
 
 def _describe(row: FailedEvent) -> str:

@@ -16,6 +16,7 @@ from django.core.management.commands import migrate
 from django.db import DatabaseError, OperationalError, connections
 from django.db.migrations.recorder import MigrationRecorder
 
+from dispatch.core.counts import count_noun
 from dispatch.core.db import blockers
 from dispatch.core.db.errors import sqlstate
 from dispatch.core.db.initial_schema import create_tables
@@ -74,7 +75,7 @@ class Command(migrate.Command):
         """Migrate. Raises CommandError if a migration cannot get its locks for `--give-up-after` seconds."""
         connection = connections[options["database"]]
         if not any(options[name] for name in _PARTIAL) and (count := create_tables(connection)):
-            self.stdout.write(f"  Created the tables of an empty database: {count} migrations.")
+            self.stdout.write(f"  Created the tables of an empty database: {count_noun(count, 'migration')}.")
         applied, since, failures = -1, 0.0, 0
         contended: list[str] = []
         while True:

@@ -7,6 +7,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from dispatch.core import reencryption
+from dispatch.core.counts import count_noun
 
 
 class Command(BaseCommand):
@@ -39,7 +40,7 @@ class Command(BaseCommand):
 
 
 def _describe(report: reencryption.ColumnReport, *, is_check: bool) -> str:
-    parts = [f"{report.name}: {report.values} values", f"{report.under_old_keys} under former keys"]
+    parts = [f"{report.name}: {count_noun(report.values, 'value')}", f"{report.under_old_keys} under former keys"]
     if not is_check:
         parts.append(f"{report.reencrypted} encrypted again")
     if report.unreadable:

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from dispatch.core.counts import count_noun
 from dispatch.core.privacy import replay
 
 
@@ -23,4 +24,5 @@ class Command(BaseCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        self.stdout.write(f"{replay.write_list(options['file'], days=options['days'])} entries.")
+        count = replay.write_list(options["file"], days=options["days"])
+        self.stdout.write(f"{count_noun(count, 'entry', 'entries')}.")

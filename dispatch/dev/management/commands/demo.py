@@ -96,7 +96,7 @@ class Command(BaseCommand):
         unaccounted = [outcome for outcome in outcomes if outcome.end == End.UNACCOUNTED]
         printer.line()
         printer.line(
-            f"{len(unaccounted)} of {len(outcomes)} forms are unaccounted for."
+            f"Unaccounted for: {len(unaccounted)} of {len(outcomes)} forms."
             if unaccounted
             else f"All {len(outcomes)} forms are accounted for."
         )

@@ -10,6 +10,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connections
 
+from dispatch.core.counts import count_noun
 from dispatch.core.db import session_limits
 from dispatch.core.observability import metrics
 from dispatch.core.runtime import preflight
@@ -38,8 +39,8 @@ class Command(BaseCommand):
         minimum = sum(policy.minimum for policy in wanted.values())
         if minimum > cap:
             raise CommandError(
-                f"WORKERS asks for {minimum} workers, but the database has connections for only {cap}. Lower "
-                "WORKERS, or raise AUTOSCALE_DB_CONNECTIONS and the server's max_connections."
+                f"WORKERS asks for {count_noun(minimum, 'worker')}, but the database has connections for only "
+                f"{cap}. Lower WORKERS, or raise AUTOSCALE_DB_CONNECTIONS and the server's max_connections."
             )
         env = {**os.environ, "METRICS_PORT": "0", **metrics.collect(settings.DATA_DIR / "metrics")}
         metrics.serve()
