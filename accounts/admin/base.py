@@ -78,12 +78,17 @@ from accounts.admin.tenant_scope import (
 from accounts.models import Organization
 from accounts.phone_inputs import use_region
 from accounts.scoping import OwnedModel
+from dispatch.core import events
 from dispatch.core.api.problems import Conflict
 from dispatch.core.db.errors import is_conflict
 from dispatch.core.ids import read_id
 from dispatch.core.phone_numbers import InvalidPhone, format_national, parse_phone
+from dispatch.core.stored_texts import stored_name
 
-__all__ = ["ACT", "EVERYTHING", "VIEW", "OwnedAdmin", "OwnedForm", "OwnedStackedInline", "OwnedTabularInline"]
+__all__ = [
+    "ACT", "EVERYTHING", "VIEW", "AuditedAdmin", "OwnedAdmin", "OwnedForm", "OwnedStackedInline",
+    "OwnedTabularInline",
+]  # fmt: skip
 
 # Longer search texts are rejected.
 MAX_SEARCH_WORDS, MAX_SEARCH_LENGTH = 20, 500
@@ -378,6 +383,27 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
     def back_to(self, object_id: Any) -> HttpResponse:
         """Return the response of an action with a dialog: the browser reopens the row's page."""
         return HttpResponse(headers={"HX-Redirect": self._page_of(object_id)})
+
+
+class AuditedAdmin(OwnedAdmin):
+    """Base of pages whose rows have no service: each change appends an Event, as the API does."""
+
+    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
+        with transaction.atomic():
+            super().save_model(request, obj, form, change)
+            if not change:
+                self._append_event(request, obj, "added")
+            elif form.changed_data or self.inlines:  # rows under it may have changed
+                self._append_event(request, obj, "changed", fields=sorted(form.changed_data))
+
+    def delete_model(self, request: HttpRequest, obj: Any) -> None:
+        with transaction.atomic():
+            self._append_event(request, obj, "removed")
+            obj.delete()
+
+    def _append_event(self, request: HttpRequest, row: Any, verb: str, **data: Any) -> None:
+        kind = f"{self.subject or row._meta.model_name}.{verb}"
+        events.append(row.organization_id, kind, row.pk, actor=request.actor, name=stored_name(row)[:120], **data)
 
 
 def render_secret_once(

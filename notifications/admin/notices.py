@@ -11,7 +11,6 @@ from typing import Any
 from django import forms
 from django.conf import settings
 from django.contrib import admin
-from django.db import transaction
 from django.db.models import Count, QuerySet
 from django.http import HttpRequest
 from django.utils import formats, timezone
@@ -21,11 +20,9 @@ from django.utils.translation import gettext_lazy as _
 from unfold.decorators import display
 from unfold.widgets import UnfoldAdminSelectWidget
 
-from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
+from accounts.admin.base import ACT, VIEW, AuditedAdmin, OwnedAdmin, OwnedForm, OwnedTabularInline
 from accounts.tenancy import user_of
-from dispatch.core import events
 from dispatch.core.labels import label, translate_label
-from dispatch.core.stored_texts import stored_name
 from notifications import rules, services
 from notifications.models import (
     Alert,
@@ -261,32 +258,6 @@ class KindForm(OwnedForm):
                 (rule.kind, f"{gettext(rule.label)} ({translate_label(Level(rule.level).label).lower()})")
                 for rule in rules.TABLE
             ]
-
-
-class AuditedAdmin(OwnedAdmin):
-    """Admin base class that appends an Event for every change."""
-
-    subject = ""
-
-    def save_model(self, request: HttpRequest, obj: Any, form: Any, change: bool) -> None:
-        with transaction.atomic():
-            super().save_model(request, obj, form, change)
-            self._append_event(request, obj, "changed" if change else "added", fields=sorted(form.changed_data))
-
-    def delete_model(self, request: HttpRequest, obj: Any) -> None:
-        with transaction.atomic():
-            self._append_event(request, obj, "removed")
-            obj.delete()
-
-    def _append_event(self, request: HttpRequest, row: Any, verb: str, **data: Any) -> None:
-        events.append(
-            row.organization_id,
-            f"{self.subject}.{verb}",
-            row.pk,
-            actor=request.actor,
-            name=stored_name(row),
-            **data,
-        )
 
 
 @admin.register(Route)

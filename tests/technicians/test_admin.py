@@ -11,7 +11,7 @@ from accounts.admin import base
 from dispatch.core.events import SYSTEM
 from dispatch.core.models import Event
 from dispatch.technicians import services
-from dispatch.technicians.models import Technician
+from dispatch.technicians.models import Skill, Technician
 from tests.jobs.test_locked_technician import impatient  # noqa: F401
 from tests.support import factories as make
 from tests.support.row_locks import held
@@ -146,3 +146,30 @@ def test_technicians_are_switched_off_not_deleted(phoenix):
     one = make.technician(phoenix)
     client = signed_in(make.admin(phoenix))
     assert client.post(reverse("admin:technicians_technician_delete", args=[one.pk])).status_code == 403
+
+
+def test_each_change_of_a_skill_is_in_the_event_log_with_its_actor(phoenix):
+    client = signed_in(make.admin(phoenix, "Ada"))
+    client.post(reverse("admin:technicians_skill_add"), {"name": "Gas", "code": "gas"})
+    skill = Skill.objects.get()
+    page = reverse("admin:technicians_skill_change", args=[skill.pk])
+    client.post(page, {"name": "Gas lines", "code": "gas"})
+    client.post(page, {"name": "Gas lines", "code": "gas"})
+    client.post(reverse("admin:technicians_skill_delete", args=[skill.pk]), {"post": "yes"})
+    assert not Skill.objects.exists()
+    rows = Event.objects.filter(subject_type="skill", subject_id=skill.pk, actor_label="Ada").order_by("pk")
+    assert [(row.kind, row.data) for row in rows] == [
+        ("skill.added", {"name": "Gas"}),
+        ("skill.changed", {"name": "Gas lines", "fields": ["name"]}),
+        ("skill.removed", {"name": "Gas lines"}),
+    ]
+
+
+def test_skills_deleted_together_are_each_in_the_event_log(phoenix):
+    ids = [make.skill(phoenix, code).pk for code in ("gas", "oil")]
+    client = signed_in(make.admin(phoenix))
+    chosen = {"action": "delete_selected", "_selected_action": ids, "post": "yes"}
+    client.post(reverse("admin:technicians_skill_changelist"), chosen)
+    assert not Skill.objects.exists()
+    removed = Event.objects.filter(kind="skill.removed").values_list("subject_id", flat=True)
+    assert set(removed) == set(ids)

@@ -12,7 +12,7 @@ from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 from unfold.widgets import UnfoldAdminPasswordWidget, UnfoldAdminSelectWidget
 
-from accounts.admin.base import ACT, VIEW, OwnedAdmin, OwnedForm, OwnedTabularInline
+from accounts.admin.base import ACT, VIEW, AuditedAdmin, OwnedAdmin, OwnedForm, OwnedTabularInline
 from dispatch.core.labels import label
 from dispatch.core.stored_texts import mark_stored
 from dispatch.technicians import services
@@ -24,7 +24,7 @@ from dispatch.telephony.admin.voice_preview import VoicePreviewMixin
 
 
 @admin.register(Skill)
-class SkillAdmin(OwnedAdmin):
+class SkillAdmin(AuditedAdmin):
     """Admins edit skills; dispatchers view them."""
 
     dispatcher_may = VIEW
