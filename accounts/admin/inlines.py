@@ -99,6 +99,7 @@ class OwnedInlineFormSet(PaginationInlineFormSet):
                     ),
                 )
         self._check_unshown_rows(kept)
+        self._check_number(kept)
 
     def _check_unshown_rows(self, kept: list[Any]) -> None:
         """Refuse a row that a constraint does not allow beside one which the page did not show.
@@ -117,6 +118,23 @@ class OwnedInlineFormSet(PaginationInlineFormSet):
                     "the page again to change it."
                 )
                 form.add_error(None, words.format(row=row))
+
+    def _check_number(self, kept: list[Any]) -> None:
+        """Refuse to add rows beyond `max_num`, together with those which the page did not show.
+
+        A browser only hides the button at that number. Errors of the forms come first: one may name such a row.
+        """
+        added = [form for form in self.extra_forms if form in kept and form.has_changed()]
+        if not added or any(form.errors for form in kept):
+            return
+        shown = {form.instance.pk for form in self.initial_forms}
+        unshown = sum(row.pk not in shown for row in super().get_queryset())
+        stored = [form for form in self.initial_forms if form in kept and not self._is_removed(form)]
+        if unshown + len(stored) + len(added) > self.max_num:
+            words = gettext(
+                "At most {count} entries. Remove some, and open the page again if someone else has added some."
+            )
+            self._non_form_errors.append(words.format(count=self.max_num))
 
     def _unique_names(self) -> list[str]:
         """Return the fields that are unique among the rows of a parent, such as the position."""

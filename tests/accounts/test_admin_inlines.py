@@ -16,6 +16,7 @@ from accounts.models import Organization
 from dispatch.leads.models import Campaign, DispositionRule, KeyBranch, RetryRule, VoiceAgent
 from dispatch.technicians.models import Shift, Technician
 from notifications.models import EscalationPolicy, EscalationStep
+from notifications.models.preferences import MAX_STEPS
 from tests.support import factories as make
 from tests.support.admin_forms import filled_in, open_form, path_of, send_form
 from tests.support.factories import browser
@@ -169,6 +170,29 @@ def test_row_that_another_person_added_too_is_refused(root: Client) -> None:
     assert "Someone else has added the same since you opened the page: Spring: busy." in page
     send_form(root, parent, {**form, "retry_rules-0-outcome": "no_answer"})
     assert {row.outcome: row.attempts for row in RetryRule.objects.all()} == {"busy": 7, "no_answer": 3}
+
+
+def test_rows_of_an_outdated_page_and_of_others_are_limited_together(root: Client) -> None:
+    first = step(organization := make.organization("Ours"))
+    form = open_form(root, first.policy)
+
+    def added(count: int) -> dict[str, Any]:
+        rows: dict[str, Any] = {"steps-TOTAL_FORMS": 1 + count}
+        for number in range(1, 1 + count):
+            new = {"position": 100 + number, "audience": "admins", "after_s": 60, "spacing_s": 0, "sms": "on"}
+            rows |= {f"steps-{number}-{name}": value for name, value in new.items()}
+        return {**form, **rows}
+
+    for position in range(2, MAX_STEPS):
+        EscalationStep.objects.create(
+            organization=organization, policy=first.policy, audience="admins", position=position
+        )
+    page = root.post(path_of(first.policy), added(2)).content.decode()
+    assert f"At most {MAX_STEPS} entries." in page
+    assert EscalationStep.objects.count() == MAX_STEPS - 1
+    send_form(root, first.policy, {**added(2), "steps-0-DELETE": "on"})
+    assert EscalationStep.objects.count() == MAX_STEPS
+    send_form(root, first.policy, {**open_form(root, first.policy), "repeat_s": 240})
 
 
 def test_agent_that_another_person_added_too_is_refused(root: Client) -> None:
