@@ -47,10 +47,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+import structlog
 from django import forms
 from django.contrib import messages
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
-from django.core.exceptions import BadRequest, ImproperlyConfigured, PermissionDenied
+from django.core.exceptions import BadRequest, ImproperlyConfigured, ObjectDoesNotExist, PermissionDenied
 from django.db import OperationalError, models, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
@@ -66,6 +67,7 @@ from accounts.admin import widgets
 from accounts.admin.confirmation import ConfirmationMixin
 from accounts.admin.history import EventHistoryMixin
 from accounts.admin.inlines import OwnedStackedInline, OwnedTabularInline
+from accounts.admin.overtaken_requests import repeat_if_overtaken
 from accounts.admin.tenant_scope import (
     ACT,
     EVERYTHING,
@@ -89,6 +91,8 @@ __all__ = [
     "ACT", "EVERYTHING", "VIEW", "AuditedAdmin", "OwnedAdmin", "OwnedForm", "OwnedStackedInline",
     "OwnedTabularInline",
 ]  # fmt: skip
+
+log = structlog.get_logger(__name__)
 
 # Longer search texts are rejected.
 MAX_SEARCH_WORDS, MAX_SEARCH_LENGTH = 20, 500
@@ -263,14 +267,14 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
         """Change each row by a service. Return how many `change` changed (True), and how many it did not (False).
 
         Each change is logged in the admin's history at once. A row that is locked, or refused with one of
-        `refusals`, is named in a message and does not stop the others. Raises Conflict if there are more than
-        MAX_CHANGED.
+        `refusals`, or that someone else has removed, is named in a message and does not stop the others. Raises
+        Conflict if there are more than MAX_CHANGED.
         """
         found = list(rows[: MAX_CHANGED + 1])
         if len(found) > MAX_CHANGED:
             words = gettext("Change at most {count} rows at once. Nothing was changed.")
             raise Conflict(words.format(count=MAX_CHANGED))
-        caught: tuple[type[Exception], ...] = (OperationalError, *refusals)
+        caught: tuple[type[Exception], ...] = (OperationalError, self.model.DoesNotExist, *refusals)
         changed = same = 0
         for row in found:
             try:
@@ -287,18 +291,30 @@ class OwnedAdmin(ConfirmationMixin, EventHistoryMixin, RoleRules, ModelAdmin):
     def changeform_view(
         self, request: HttpRequest, object_id: str | None = None, *args: Any, **kwargs: Any
     ) -> Any:
-        return self._report_refusals(request, super().changeform_view, request, object_id, *args, **kwargs)
+        view = super().changeform_view
+        return self._report_refusals(request, repeat_if_overtaken, request, view, object_id, *args, **kwargs)
 
     def changelist_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        return self._report_refusals(request, super().changelist_view, request, *args, **kwargs)
+        """Show the list, or run an action. Only the deletion is one transaction, and can be repeated."""
+        view: Callable[..., Any] = super().changelist_view
+        if "delete_selected" in request.POST.getlist("action"):
+            return self._report_refusals(request, repeat_if_overtaken, request, view, *args, **kwargs)
+        return self._report_refusals(request, view, request, *args, **kwargs)
 
     def delete_view(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Any:
-        return self._report_refusals(request, super().delete_view, request, *args, **kwargs)
+        return self._report_refusals(request, repeat_if_overtaken, request, super().delete_view, *args, **kwargs)
 
     def _report_refusals(self, request: HttpRequest, view: Callable, *args: Any, **kwargs: Any) -> Any:
-        """Show a service's refusal (such as a Conflict) as a message."""
+        """Show a service's refusal (such as a Conflict) as a message, and that a row of an action is gone."""
         try:
             return view(*args, **kwargs)
+        except self.model.DoesNotExist as error:
+            if request.method != "POST":
+                raise
+            log.warning("admin_row_removed", path=request.path, error=str(error))
+            messages.error(
+                request, gettext("Someone else has removed a row meanwhile. Check what was done, and try again.")
+            )
         except APIException as error:
             if error.status_code >= 500:
                 raise
@@ -399,7 +415,8 @@ class AuditedAdmin(OwnedAdmin):
     def delete_model(self, request: HttpRequest, obj: Any) -> None:
         with transaction.atomic():
             self._append_event(request, obj, "removed")
-            obj.delete()
+            if not obj.delete()[0]:
+                raise self.model.DoesNotExist
 
     def _append_event(self, request: HttpRequest, row: Any, verb: str, **data: Any) -> None:
         kind = f"{self.subject or row._meta.model_name}.{verb}"
@@ -425,6 +442,8 @@ def render_secret_once(
 
 def _why_refused(error: Exception) -> str:
     """Return why a row was not changed. Raise the error again if the database has another problem."""
+    if isinstance(error, ObjectDoesNotExist):
+        return gettext("Removed by someone else")
     if not isinstance(error, OperationalError):
         return str(error)
     if not is_conflict(error):

@@ -153,7 +153,9 @@ class OwnedInlineFormSet(PaginationInlineFormSet):
         moved = [form for form in stored if form.instance not in removed and {*names} & {*form.changed_data}]
         is_free = not self.model._meta.related_objects  # else what refers to the rows would be deleted, too
         if len(moved) > 1 and is_free:
-            self.model._base_manager.filter(pk__in=[form.instance.pk for form in moved]).delete()
+            count, _ = self.model._base_manager.filter(pk__in=[form.instance.pk for form in moved]).delete()
+            if count < len(moved):
+                raise self.model.DoesNotExist  # removed meanwhile: they would come back
             for form in moved:
                 form.insert_again()
         saved: list[Any] = super().save_existing_objects(commit)

@@ -75,7 +75,8 @@ class RetentionRuleAdmin(OwnedAdmin):
     def delete_model(self, request: HttpRequest, obj: RetentionRule) -> None:
         with transaction.atomic():
             self._append_event(request, obj, "removed")
-            obj.delete()
+            if not obj.delete()[0]:
+                raise RetentionRule.DoesNotExist
 
     def _append_event(self, request: HttpRequest, rule: RetentionRule, verb: str) -> None:
         events.append(

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 from django.contrib import admin
+from django.contrib.admin import ModelAdmin
 from django.contrib.admin.utils import get_fields_from_path
+from django.db import transaction
 from django.db.models import Model
 from django.test import Client
 from django.urls import NoReverseMatch, reverse
@@ -19,6 +21,8 @@ from accounts.admin.base import OwnedAdmin
 from accounts.models import Organization, User
 from notifications.models import AlertChannel
 from tests.support import factories as make
+from tests.support.admin_forms import open_form, path_of
+from tests.support.factories import browser
 from tests.support.tenants import FOREIGN, OWN, Tenant, everything_of
 
 pytestmark = pytest.mark.django_db
@@ -38,6 +42,8 @@ OTHER_ARGUMENTS: dict[str, list[dict[str, Any]]] = {
 }
 # The add page of these first asks for a kind; this is the page after it.
 AFTER_THE_CHOICE = {"notifications.alertchannel": "?kind=webhook"}
+# Fields of which any text is valid.
+EDITED = ("name", "customer", "description")
 GONE = (302, 403, 404)  # to the index with a message, refused, not there
 
 
@@ -377,3 +383,38 @@ def test_admin_of_one_and_dispatcher_of_another_edits_only_the_first(ours, their
     )
     assert everything_of(theirs) == before
     assert Organization.objects.filter(slug__in=[OWN.lower(), FOREIGN.lower()]).count() == 2
+
+
+def test_no_page_fails_if_its_row_is_removed_meanwhile(ours: Tenant, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row is removed before it is saved, and again before it is read: the first removal is rolled back."""
+    person, tried, removed = browser(make.user("Root", is_superuser=True)), [], []
+    save_form, get_object = ModelAdmin.save_form, ModelAdmin.get_object
+
+    def remove(self: Any) -> None:
+        self.model._base_manager.filter(pk=row.pk)._raw_delete("default")
+
+    def save_removed(self: Any, *args: Any, **kwargs: Any) -> Any:
+        removed.append(self.model)
+        remove(self)
+        return save_form(self, *args, **kwargs)
+
+    def get_removed(self: Any, *args: Any) -> Any:
+        if self.model in removed:
+            remove(self)
+        return get_object(self, *args)
+
+    for model in admin.site._registry:
+        row: Any = ours.row(model) if model in ours.rows | ours.known else None
+        page = person.get(path_of(row)) if row else None
+        if page is None or page.status_code != 200 or not page.context.get("has_change_permission"):
+            continue
+        form = open_form(person, row)
+        form |= {name: f"{form[name]}x" for name in EDITED if f"initial-{name}" in form}
+        with monkeypatch.context() as patch, transaction.atomic():
+            patch.setattr(ModelAdmin, "save_form", save_removed)
+            patch.setattr(ModelAdmin, "get_object", get_removed)
+            answer = person.post(path_of(row), form)
+            transaction.set_rollback(True)  # other rows need it
+        assert answer.status_code == 302, model
+        tried.append(model)
+    assert len(tried) > 20
