@@ -368,7 +368,7 @@ class Processor:
         renewed = await self._start_thread.run(lambda: attempts.renew_leases([r.call for r in running]))
         for attempt in running:
             # A lost lease cannot be renewed; an attempt that has not begun yet is then not made.
-            attempt.until = renewed.get(attempt.call.id, 0.0)
+            attempt.until = renewed.get((attempt.call.id, attempt.call.epoch), 0.0)
 
 
 class _PublishThread:

@@ -250,3 +250,32 @@ def test_last_try_for_a_late_response_waits_for_no_lock(world: World, monkeypatc
     with held(Message, result.call.id):
         Elsewhere(lambda: write(result)).finish()
     assert not Attempt.objects.filter(is_late=True).exists()
+
+
+def test_renewed_lease_of_the_next_attempt_is_not_that_of_a_late_result(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One process may run both. The late result would wait for its group as long as the other attempt runs."""
+    monkeypatch.setattr(processor, "LATE_S", 0.0)
+    result = late_result(world)
+    world.travel(6)
+    world.poll()
+    (following,), _ = attempts.start_attempts([(result.call.id, 2)])
+    assert isinstance(following, DeliveryAttempt)
+
+    async def run() -> None:
+        writer = processor.Processor()
+        late, now = (
+            processor._Running(call, processor.Ticket(call.id, call.epoch), 0.0)
+            for call in (result.call, following)
+        )
+        try:
+            await writer._renew_leases([late, now])
+            assert now.until > 0
+            await writer._write_result(late, result)
+        finally:
+            await writer.close()
+
+    with held(MessageGroup, group_of(result.call.id)):
+        Elsewhere(lambda: asyncio.run(run())).finish(timeout=PATIENCE / 4)
+    assert not Attempt.objects.filter(is_late=True).exists()

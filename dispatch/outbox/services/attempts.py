@@ -195,15 +195,15 @@ def build_started(rows: Sequence[StartedRow], asked: float) -> list[DeliveryAtte
     return _build_attempts(started, asked)
 
 
-def renew_leases(calls: Sequence[DeliveryAttempt]) -> dict[int, float]:
-    """Renew the leases of running attempts; return message id → new end in `ticks()`.
+def renew_leases(calls: Sequence[DeliveryAttempt]) -> dict[tuple[int, int], float]:
+    """Renew the leases of running attempts; return (message id, epoch) → new end in `ticks()`.
 
     An attempt that has lost its lease is missing from the result.
     """
     asked = ticks()
     given = arrays(sorted((call.id, call.epoch) for call in calls), ids=integers, epochs=integers)
     renewed = sql.fetch_all(sql.RENEW, {**given, "lease": settings.OUTBOX_LEASE_S})
-    return {row[0]: asked + settings.OUTBOX_LEASE_S for row in renewed}
+    return {(row[0], row[1]): asked + settings.OUTBOX_LEASE_S for row in renewed}
 
 
 def _closed(row: _Row, now: datetime) -> str:

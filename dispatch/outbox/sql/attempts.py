@@ -106,7 +106,7 @@ UPDATE outbox_message m SET lease_until = {DB_NOW} + make_interval(secs => %(lea
 FROM unnest(%(ids)s::bigint[], %(epochs)s::int[]) AS v(id, epoch)
 WHERE m.id = v.id AND m.epoch = v.epoch AND m.in_flight AND m.status IN ('PROCESSING', 'CANCELLED')
   AND m.lease_until > {DB_NOW}
-RETURNING m.id
+RETURNING m.id, m.epoch
 """
 # The only statement that ends a flight: by an ended attempt, a lapsed lease or a requeued pointer. A message
 # canceled in the meantime keeps its status. `verb` names the event.
