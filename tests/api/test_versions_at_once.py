@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import pytest
 from django.db import transaction
@@ -48,3 +49,30 @@ def test_edit_of_a_row_that_is_deleted_meanwhile_finds_none() -> None:
         other.wait_for_lock()
     other.finish()
     assert answers == [404]
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("skills/", {"code": "gas", "name": "Gas"}),
+        ("pools/", {"code": "phoenix", "name": "Phoenix", "kind": "calls", "concurrency": 10}),
+        ("closed-days/", {"date": "2026-12-25", "name": "Christmas Day"}),
+        ("customer-rates/", {"customer": "acme", "most": 100, "per_s": 3600}),
+        ("notification-rules/", {"kind": "endpoint.disabled", "to": "admins"}),
+        ("endpoints/", {"name": "ERP", "url": "https://erp.example.com/hook"}),
+        ("policies/", {"rounds": 2}),
+    ],
+)
+def test_second_of_two_equal_rows_at_the_same_time_is_a_conflict(path: str, body: dict[str, Any]) -> None:
+    key = make.api_key(make.organization())
+    answers: list[Any] = []
+    Api(key=key).get("me/")  # records when the key was used, which would lock its row
+    with transaction.atomic():
+        assert Api(key=key).post(path, body).status_code == 201
+        other = Elsewhere(lambda: answers.append(Api(key=key).post(path, body)))
+        other.wait_for_lock()
+    other.finish()
+    (refused,) = answers
+    assert (refused.status_code, refused.json()["errors"][0]["code"]) == (409, "duplicate")
+    assert refused.json()["detail"] == "Another request has just saved the same. Reload and try again."

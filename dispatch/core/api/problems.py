@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from http import HTTPStatus
 from typing import Any
@@ -33,7 +34,7 @@ from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.settings import api_settings
 
-from dispatch.core.db.errors import is_missing_reference, is_temporary
+from dispatch.core.db.errors import is_duplicate, is_missing_reference, is_temporary
 from dispatch.core.events import Actor
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
@@ -91,6 +92,20 @@ class MissingReference(Conflict):
 
     default_detail = mark("Something in this request was deleted, or is now in use. Reload and try again.")
     default_code = "missing_reference"
+
+
+class Duplicate(Conflict):
+    """409: another request saved the same after this one was validated."""
+
+    default_detail = mark("Another request has just saved the same. Reload and try again.")
+    default_code = "duplicate"
+
+
+# What others have saved since a request read its rows, as the database refuses it.
+_OVERTAKEN: tuple[tuple[Callable[[BaseException | None], bool], type[Conflict]], ...] = (
+    (is_missing_reference, MissingReference),
+    (is_duplicate, Duplicate),
+)
 
 
 class Unprocessable(exceptions.APIException):
@@ -192,9 +207,8 @@ class ProblemHandler(ExceptionHandler):
             return exceptions.ParseError("The request could not be read.")
         if is_temporary(exc):
             return NotRead() if _only_reads(self.context["request"]) else Unavailable()
-        if is_missing_reference(exc):
-            log.warning("missing_reference", error=str(exc))
-            return MissingReference()
+        if conflict := _find_conflict(exc):
+            return conflict()
         if isinstance(exc, ModelValidationError):
             return exceptions.ValidationError(get_error_detail(exc))
         return super().convert_known_exceptions(exc)
@@ -291,18 +305,26 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponseBase:
 
 
 def server_error(request: HttpRequest) -> HttpResponseBase:
-    """Return a 500 as Django's handler500, a 503 for a temporary database error, a 409 for a missing reference."""
+    """Return a 500 as Django's handler500, a 503 for a temporary database error, a 409 for a conflict."""
     error = sys.exc_info()[1]
     only_reads = _only_reads(request)
     if is_temporary(error):
         return unavailable(request.path_info, NotRead if only_reads else Unavailable)
-    if is_missing_reference(error):
-        log.warning("missing_reference", error=str(error))
-        return _problem_or_page(request.path_info, MissingReference)
+    if conflict := _find_conflict(error):
+        return _problem_or_page(request.path_info, conflict)
     if _is_api(request):
         return problem_response(500, "error", _READ_FAILED if only_reads else _FAILED)
     page = loader.render_to_string("500.html", {"only_reads": only_reads})
     return HttpResponse(page, status=500)
+
+
+def _find_conflict(error: BaseException | None) -> type[Conflict] | None:
+    """Return what to answer if another request was faster, and log the error."""
+    for was_overtaken, conflict in _OVERTAKEN:
+        if was_overtaken(error):
+            log.warning(conflict.default_code, error=str(error))
+            return conflict
+    return None
 
 
 def _only_reads(request: Any) -> bool:

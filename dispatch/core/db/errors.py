@@ -82,6 +82,11 @@ def is_missing_reference(error: BaseException | None) -> bool:
     return sqlstate(error) == "23503"
 
 
+def is_duplicate(error: BaseException | None) -> bool:
+    """Return whether a unique or an exclusion constraint was violated: there is such a row already."""
+    return sqlstate(error) in ("23505", "23P01")
+
+
 def is_conflict(error: BaseException | None) -> bool:
     """Return whether another session was in the way: a lock or statement timeout, or a deadlock."""
     return sqlstate(error) in _CONFLICTS
