@@ -9,9 +9,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NoReturn
 
-from django.core.exceptions import ImproperlyConfigured
+import structlog
+from django.core.exceptions import ImproperlyConfigured, ObjectDoesNotExist
 from django.core.exceptions import ValidationError as ModelValidationError
 from django.db import models, transaction
+from django.http import Http404
 from django.shortcuts import get_object_or_404
 from rest_framework import serializers
 from rest_framework.generics import GenericAPIView
@@ -33,6 +35,8 @@ from accounts.scoping import of_organization
 from dispatch.core.api import idempotency
 from dispatch.core.api.serializers import StrictSerializer
 from dispatch.core.ids import ID_PATTERN
+
+log = structlog.get_logger(__name__)
 
 __all__ = [
     "DeletableViewSet",
@@ -67,6 +71,22 @@ class OwnedView(GenericAPIView):
 
     def perform_create(self, serializer: serializers.BaseSerializer) -> None:
         serializer.save(organization=self.request.organization)
+
+    def handle_exception(self, exc: Exception) -> Response:
+        """Return a 404 if a service misses the row of the request, because it was deleted after `get_object`."""
+        if isinstance(exc, ObjectDoesNotExist) and self._is_deleted(exc):
+            log.warning("row_deleted_meanwhile", path=self.request.path, error=str(exc))
+            exc = Http404()
+        return super().handle_exception(exc)
+
+    def _is_deleted(self, error: ObjectDoesNotExist) -> bool:
+        """Return whether the error is about the row of the request, which no longer exists."""
+        name = self.lookup_url_kwarg or self.lookup_field
+        if name not in self.kwargs:
+            return False
+        rows = self.get_queryset()
+        named = {self.lookup_field: self.kwargs[name]}
+        return isinstance(error, rows.model.DoesNotExist) and not rows.filter(**named).exists()
 
 
 class OrganizationViewSet(OwnedView, GenericViewSet):

@@ -8,10 +8,13 @@ from typing import Any
 import pytest
 from django.db import transaction
 
+from dispatch.capacity.models import DispatchPool
 from dispatch.technicians.models import Skill
 from tests.api.client import Api
 from tests.core.threads import Elsewhere
 from tests.support import factories as make
+
+ICAL = "BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:-//x//EN\r\nEND:VCALENDAR\r\n"
 
 
 @pytest.mark.django_db(transaction=True)
@@ -76,3 +79,39 @@ def test_second_of_two_equal_rows_at_the_same_time_is_a_conflict(path: str, body
     (refused,) = answers
     assert (refused.status_code, refused.json()["errors"][0]["code"]) == (409, "duplicate")
     assert refused.json()["detail"] == "Another request has just saved the same. Reload and try again."
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("concurrency-limits/", {"key": "erp", "max_runs": 2}),
+        ("exclusion-calendars/", {"name": "Holidays", "content": ICAL}),
+    ],
+)
+def test_second_of_two_deletions_at_the_same_time_finds_no_row(path: str, body: dict[str, Any]) -> None:
+    key = make.api_key(make.organization())
+    made = Api(key=key).post(path, body)
+    assert made.status_code == 201, made.content
+    row = f"{path}{made.json()['id']}/"
+    answers: list[int] = []
+    with transaction.atomic():
+        assert Api(key=key).delete(row).status_code == 204
+        other = Elsewhere(lambda: answers.append(Api(key=key).delete(row).status_code))
+        other.wait_for_lock()
+    other.finish()
+    assert answers == [404]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_action_on_a_row_that_is_deleted_meanwhile_finds_none() -> None:
+    organization = make.organization()
+    key, pool = make.api_key(organization), make.pool(organization)
+    answers: list[int] = []
+    Api(key=key).get("me/")
+    with transaction.atomic():
+        DispatchPool.objects.filter(pk=pool.pk).delete()
+        other = Elsewhere(lambda: answers.append(Api(key=key).post(f"pools/{pool.pk}/pause/").status_code))
+        other.wait_for_lock()
+    other.finish()
+    assert answers == [404]
