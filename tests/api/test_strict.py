@@ -8,6 +8,8 @@ import pytest
 from drf_spectacular.generators import SchemaGenerator
 
 from dispatch.core.api.serializers import MAX_UNKNOWN_REPORTED
+from dispatch.leads.models import Campaign
+from dispatch.technicians.models import Technician
 from tests.api.client import Api
 from tests.api.test_tenants import OF_ONE
 from tests.support import factories as make
@@ -61,3 +63,24 @@ def test_only_some_of_many_unknown_fields_are_named(ours: Any) -> None:
     body = {f"f{n:03}": 1 for n in range(300)}
     told = named(Api(user=ours.admin).post("skills/", body))
     assert told == {f"f{n:03}" for n in range(MAX_UNKNOWN_REPORTED)}
+
+
+@pytest.mark.parametrize(
+    ("model", "path", "rows", "missing"),
+    [
+        (Technician, "technicians", {"shifts": [{}]}, {"weekday", "starts", "ends"}),
+        (Technician, "technicians", {"shifts": [{"weekday": 1, "starts": "08:00"}]}, {"ends"}),
+        (Campaign, "campaigns", {"retry_rules": [{"attempts": 3}]}, {"outcome"}),
+        (Campaign, "campaigns", {"disposition_rules": [{"delay_h": 3}]}, {"disposition"}),
+        (Campaign, "campaigns", {"branches": [{"say": "Hello."}]}, {"key"}),
+    ],
+)
+def test_row_of_a_list_is_complete_in_a_patch(
+    ours: Any, model: Any, path: str, rows: dict[str, Any], missing: set[str]
+) -> None:
+    """The rows replace all former ones."""
+    (name,) = rows
+    answer = Api(user=ours.admin).patch(f"{path}/{ours.row(model).pk}/", rows)
+    assert answer.status_code == 400, answer.content
+    assert {field.rpartition(".")[2] for field in named(answer) if field and field.startswith(name)} == missing
+    assert {error["code"] for error in answer.json()["errors"]} == {"required"}

@@ -35,7 +35,7 @@ class StrictSerializer(serializers.Serializer):
     """Reject unknown fields, so that misspelled fields are not silently ignored.
 
     Read-only fields may be sent back unchanged. Lists that are too long are rejected before their items are
-    validated.
+    validated. The rows of a list replace all former ones, so each must be complete, also in a PATCH.
     """
 
     def to_internal_value(self, data: Any) -> Any:
@@ -48,7 +48,18 @@ class StrictSerializer(serializers.Serializer):
             )
         if isinstance(data, dict):
             self._check_lengths(data)
+            self._check_complete(data)
         return super().to_internal_value(data)
+
+    def _check_complete(self, data: dict[Any, Any]) -> None:
+        """Require the fields of a list's row in a PATCH, of which DRF requires no field at any depth."""
+        if isinstance(self.parent, serializers.ListSerializer) and getattr(self.root, "partial", False):
+            missing = [name for name, field in self.fields.items() if field.required and name not in data]
+            if missing:
+                required = serializers.Field.default_error_messages["required"]
+                raise serializers.ValidationError(
+                    {name: serializers.ErrorDetail(str(required), code="required") for name in missing}
+                )
 
     def _check_lengths(self, data: dict[Any, Any]) -> None:
         """Reject a list that is too long before any of its items is validated."""

@@ -104,8 +104,6 @@ class KeyBranchSerializer(StrictSerializer, serializers.ModelSerializer):
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         attrs = super().validate(attrs)
-        if "key" not in attrs:  # a PATCH does not require the fields of its parts
-            raise serializers.ValidationError({"key": "Each branch needs a key."})
         if problems := branch_problems(KeyBranch(**attrs)):
             raise serializers.ValidationError(problems)
         return attrs
@@ -193,8 +191,6 @@ class CampaignSerializer(OwnedSerializer):
         return rules
 
     def validate_retry_rules(self, rules: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if any("outcome" not in rule for rule in rules):  # a PATCH does not require the fields of its parts
-            raise serializers.ValidationError("Each rule needs an outcome.")
         outcomes = [rule["outcome"] for rule in rules]
         if len(set(outcomes)) < len(outcomes):
             raise serializers.ValidationError("Only one rule per outcome is allowed.")
