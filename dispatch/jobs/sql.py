@@ -284,7 +284,8 @@ FROM jobs_offer WHERE job_id = %s ORDER BY attempt
 # The call pool: the service type's, else the organization's, else the default pool. Also whether another job comes
 # first for its lines: a more urgent job, or an equally urgent job that has waited longer. Jobs that are not being
 # polled don't count: those whose steps fail, and those that are overdue. A job that is calling somebody already
-# comes last of its priority. Only the index on the pool can be used (see `services.transitions`).
+# comes last of its priority. Only the index on the pool and the time can be used (see `services.transitions`): an
+# organization may have 100,000 waiting jobs, of which the loop polls 200.
 _CALL_POOL = f"""
 SELECT {", ".join(f"pool.{field.column}" for field in DispatchPool._meta.concrete_fields)}, EXISTS (
     SELECT FROM jobs_job other
@@ -294,7 +295,7 @@ SELECT {", ".join(f"pool.{field.column}" for field in DispatchPool._meta.concret
       AND (other.priority, other.waiting_since, other.id) < (%(priority)s, CASE WHEN EXISTS (
           SELECT FROM jobs_offer own WHERE own.job_id = %(id)s AND own.status = 'pending'
       ) THEN %(now)s ELSE %(since)s END, %(id)s)
-      AND NOT EXISTS (SELECT FROM jobs_offer o WHERE o.job_id = other.id AND o.status = 'pending')
+      AND NOT EXISTS (SELECT FROM jobs_offer o WHERE o.job_id = other.id + 0 AND o.status = 'pending')
 )
 FROM (
     SELECT pool.* FROM capacity_dispatchpool pool

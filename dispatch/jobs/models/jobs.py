@@ -311,7 +311,11 @@ class Job(WithWindow, OwnedModelWithoutIndex):
             models.Index(
                 fields=["duplicate_of"], condition=Q(duplicate_of__isnull=False), name="job_with_duplicates"
             ),
-            models.Index(fields=["line_pool"], condition=Q(line_pool__isnull=False), name="job_waiting_for_pool"),
+            models.Index(
+                fields=["line_pool", "next_action_at"],
+                condition=Q(line_pool__isnull=False),
+                name="job_polled_for_pool",
+            ),
             models.Index(
                 fields=["attention_at"],
                 condition=Q(attention_at__isnull=False, reminded_at=None),
