@@ -52,6 +52,8 @@ _FOR_THE_PROVIDER = (
     transitions.Waiting.ACCOUNT,
     transitions.Waiting.SPEND_CAP,
 )
+# After this many tries of a pass that left a job waiting for a line of a pool, the jobs behind it are not tried.
+MAX_TRIES_FOR_A_POOL = 10
 # After this many lock timeouts, the remaining rows of an organization are postponed, too, for this long.
 MAX_LOCK_TIMEOUTS, BLOCKED_S = 3, 5.0
 _blocked_calls, _failed_offers = RecentlyBlocked(POSTPONE_S), RecentlyBlocked(POSTPONE_S)
@@ -63,6 +65,8 @@ _SKIP_TECHNICIAN = FailureRule[int](_failed_technicians.add)
 _DUE_SUBMISSIONS = DueIndex("jobs_submission", "next_start_at", "status = 'received'")
 _STEP = ("id", "step_token", "organization_id")
 _StepRow = tuple[int, uuid.UUID, int]
+_WAIT = ("waiting_for", "next_action_at", "line_pool_id", "line_wait_until")
+_WaitRow = tuple[int, uuid.UUID, int, str, datetime, int | None, datetime | None]
 _DUE_JOBS = DueIndex("jobs_job", "next_action_at", "status = 'dispatching'")
 
 
@@ -87,7 +91,8 @@ def move_on_waiting() -> int:
 
     These are the jobs that are due, jobs with a technician who became free and, if a line was released, the first
     waiting job of each organization. Emergencies come first, then the jobs that have waited longest. Last come
-    the jobs that are calling somebody already and are due to call another technician at once.
+    the jobs that are calling somebody already and are due to call another technician at once. Of many jobs that
+    wait for a line of one pool, the first are tried; `audit` tries those that stay due.
     """
     offer = partial(offer_next, place=False)
     freed = line_wakeups.take_freed_pools()
@@ -103,7 +108,7 @@ def move_on_waiting() -> int:
         | (Q(pk__in=sql.first_jobs_waiting_for_a_line(due)) if freed else Q(pk__in=[]))
     ).order_by("priority", "waiting_since", "pk")
     with limit_lock_waits(lock_waits.LOOP_S):
-        rows = unlocked_rows(waiting, BATCH, *_STEP, "waiting_for", "next_action_at")
+        rows = unlocked_rows(waiting, BATCH, *_STEP, *_WAIT)
         count = _advance_each(_rows_to_try(rows), offer)
         to_fill = Job.objects.filter(
             status=Job.Status.DISPATCHING, next_action_at__lte=clock.now(), paused_at=None
@@ -209,22 +214,61 @@ def _withdraw_left_offer(offer_id: int) -> int:
     return 1
 
 
-def _rows_to_try(rows: Sequence[tuple[int, uuid.UUID, int, str, datetime]]) -> Iterator[_StepRow]:
-    """Yield the rows of waiting jobs, except those whose technician an earlier job of the pass took or missed.
+def _rows_to_try(rows: Sequence[_WaitRow]) -> Iterator[_StepRow]:
+    """Yield the rows of waiting jobs, whose columns are _STEP and _WAIT, except those that cannot go now.
 
-    Their columns are _STEP, waiting_for and next_action_at. Jobs that are due are yielded anyway. A try costs tens
-    of statements, and a hundred jobs may wait for one technician.
+    Not yielded are jobs whose technician an earlier job of the pass took or missed, unless they are due, and jobs
+    behind others that wait for a line of their pool (see `_PoolTries`). A try costs tens of statements, and
+    hundreds of jobs may wait for one technician or one line.
     """
     now = clock.now()
-    woken = {pk for pk, *_, why, at in rows if why == transitions.Waiting.TECHNICIAN and at > now}
+    woken = {pk for pk, *_, why, at, _, _ in rows if why == transitions.Waiting.TECHNICIAN and at > now}
     free = set(woken)
-    for pk, token, organization_id, *_ in rows:
+    tries = _PoolTries(rows, now)
+    for row in rows:
+        pk, token, organization_id, *_ = row
         if pk in free:
             still_free = sql.jobs_whose_technician_is_free(but=unavailable_technicians()).filter(pk__in=free)
             free = set(still_free.values_list("pk", flat=True))
-        if pk in free or pk not in woken:
+        if (pk in free or pk not in woken) and not tries.is_behind(row):
             free.discard(pk)
             yield pk, token, organization_id
+            tries.record(row)
+
+
+class _PoolTries:
+    """Count the tries of a pass that left a job waiting for a line, by organization and pool.
+
+    The jobs of an organization are tried in the order in which they get lines. A job that waits for a line is
+    polled, so the jobs behind it get none of that pool (`DispatchReadiness.others_first`).
+    """
+
+    def __init__(self, rows: Sequence[_WaitRow], now: datetime) -> None:
+        keys = Counter(key for row in rows if (key := self._key_of(row, now)) is not None)
+        self._crowds = {key for key, count in keys.items() if count > MAX_TRIES_FOR_A_POOL}
+        self._left_waiting: Counter[tuple[int, int]] = Counter()
+        self._now = now
+
+    @staticmethod
+    def _key_of(row: _WaitRow, now: datetime) -> tuple[int, int] | None:
+        """Return the organization and the pool that the job waits for, or None if it does not or no longer."""
+        _, _, organization_id, why, _, pool_id, until = row
+        if why != transitions.Waiting.LINE or pool_id is None or until is None or until <= now:
+            return None
+        return organization_id, pool_id
+
+    def is_behind(self, row: _WaitRow) -> bool:
+        """Return whether enough jobs before this one were tried and wait for a line of its pool."""
+        key = self._key_of(row, self._now)
+        return key is not None and self._left_waiting[key] >= MAX_TRIES_FOR_A_POOL
+
+    def record(self, row: _WaitRow) -> None:
+        """Count the try of this job, if others may be behind it and it waits for a line of its pool again."""
+        key = self._key_of(row, self._now)
+        if key in self._crowds and key is not None:
+            job = Job.objects.filter(pk=row[0], waiting_for=transitions.Waiting.LINE, line_pool_id=key[1])
+            polled = job.filter(failed_steps=0, next_action_at__gt=clock.now())
+            self._left_waiting[key] += polled.exclude(offers__status=Offer.Status.PENDING).exists()
 
 
 def _advance_each(rows: Iterable[_StepRow], move: Callable) -> int:
