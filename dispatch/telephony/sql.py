@@ -273,6 +273,42 @@ UPDATE telephony_text t SET not_before = %(first)s::timestamptz + turn.number * 
 FROM turn WHERE t.id = turn.id
 """
 
+# In each pause, up to this many of the texts that wait for the same as the text %(id)s, such as a paused number,
+# are checked one by one. The others are postponed with it: hundreds would keep the loop busy.
+CHECKED_ALONE = 8
+# The pause is as long again for each further group of this many waiting texts, up to MAX_PAUSE_S.
+PAUSED_TOGETHER, MAX_PAUSE_S = 5000, 30
+# All are due again at the same time, a multiple of the pause, so that they keep their order. Those that are
+# checked one by one are chosen at random, so that each is checked in time. `+ 0` keeps PostgreSQL from an index of
+# all texts of a number, and the array from a join that reads all texts for each of them.
+_POSTPONE_TEXTS = f"""
+WITH pause AS (
+    SELECT make_interval(secs => least(
+        %(pause_s)s::float8 * (1 + count(*) / {PAUSED_TOGETHER}), greatest(%(pause_s)s::float8, {MAX_PAUSE_S})
+    )) AS length
+    FROM telephony_text c
+    WHERE c.status = 'created' AND c.not_before <= %(now)s::timestamptz + interval '{MAX_PAUSE_S} s' AND {{alike}}
+), due AS (
+    SELECT c.id FROM telephony_text c
+    WHERE c.status = 'created' AND c.not_before <= %(now)s AND c.not_after > %(now)s AND {{alike}}
+    FOR NO KEY UPDATE SKIP LOCKED
+), ranked AS (
+    SELECT id, row_number() OVER (ORDER BY id <> %(id)s, random()) AS place FROM due
+)
+UPDATE telephony_text
+SET not_before = (
+    SELECT length + date_bin(length, %(now)s, '2000-01-01 00:00:00Z'::timestamptz) FROM pause
+)
+WHERE id = ANY(ARRAY(SELECT id FROM ranked WHERE id = %(id)s OR place > 1 + {CHECKED_ALONE}))
+"""
+_POSTPONE_OF_NUMBER = _POSTPONE_TEXTS.format(
+    alike="""c.number_id + 0 = %(number)s AND c.account_id + 0 = %(account)s
+        AND (%(purposes)s::text[] IS NULL OR c.purpose = ANY(%(purposes)s::text[]))"""
+)
+_POSTPONE_HELD = _POSTPONE_TEXTS.format(
+    alike="c.organization_id + 0 = %(organization)s AND c.error_message = %(why)s"
+)
+
 # Conditions of the loops, which rest while they are false. A condition on the status is an index's.
 IS_CALL_TO_PLACE = """
 EXISTS (SELECT FROM telephony_call WHERE status = 'created' AND (not_before <= %(soon)s OR place_by <= %(soon)s))
@@ -357,6 +393,22 @@ def space_texts(number_id: int, first: datetime, each_s: float, now: datetime) -
     """
     given = {"number": number_id, "first": first, "each_s": each_s, "now": now}
     prepared.execute(_SPACE_TEXTS, given)
+
+
+def postpone_texts_of_number(text: Text, pause_s: float, now: datetime, purposes: Collection[str] = ()) -> None:
+    """Postpone a locked, due text, and the other due texts of its number and account, of these purposes if given.
+
+    Some are left due and are checked one by one (see CHECKED_ALONE). Texts that are locked elsewhere are skipped.
+    """
+    of_number = {"number": text.number_id, "account": text.account_id, "purposes": list(purposes) or None}
+    given = {"id": text.pk, "pause_s": pause_s, "now": now}
+    prepared.execute(_POSTPONE_OF_NUMBER, {**of_number, **given})
+
+
+def postpone_held_texts(text: Text, pause_s: float, now: datetime) -> None:
+    """Do the same for the texts of the organization that were held back for the same reason."""
+    alike = {"organization": text.organization_id, "why": text.error_message}
+    prepared.execute(_POSTPONE_HELD, {**alike, "id": text.pk, "pause_s": pause_s, "now": now})
 
 
 def next_to_send(now: datetime) -> datetime | None:

@@ -12,10 +12,12 @@ from django.test.utils import CaptureQueriesContext
 from dispatch.core import clock, crypto
 from dispatch.core.db.isolation import unlocked_ids
 from dispatch.telephony import number_health, rules, sql
-from dispatch.telephony.models import Call
+from dispatch.telephony.models import Call, Text
 from dispatch.telephony.services import reconciliation
+from tests.core.test_loop_isolation import due_text
 from tests.support import factories
-from tests.support.plans import forget_statistics
+from tests.support.copies import copy_row
+from tests.support.plans import explain_rows_read, forget_statistics, pretend_empty
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -105,3 +107,28 @@ def test_open_calls_that_are_not_overdue_are_not_loaded(monkeypatch: pytest.Monk
     assert not decrypted
     clock.travel(300 + rules.END_MARGIN.total_seconds() + 1)
     assert len(sql.overdue_ends(clock.now(), now, 500, (), ())) == 300, "later they are asked about"
+
+
+def analyze(tables: list[str]) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ANALYZE {', '.join(tables)}")
+
+
+def test_no_texts_that_ended_are_read_to_postpone_those_that_wait() -> None:
+    text = due_text(factories.organization())
+    number = {"subject_id": "1000000 + n", "to_phone": "'+1602' || 7550000 + n"}
+    assert copy_row(text, ROWS, {**number, "status": "'delivered'", "requested_at": "now()"}) == ROWS
+    assert copy_row(text, 50, {**number, "subject_id": "2000000 + n"}) == 50
+    given = {
+        "id": text.pk, "number": text.number_id, "account": text.account_id, "organization": text.organization_id,
+        "purposes": None, "why": "", "pause_s": 2.0,
+    }  # fmt: skip
+    read = {}
+    for state in (forget_statistics, pretend_empty, analyze):
+        for name in ("_POSTPONE_OF_NUMBER", "_POSTPONE_HELD"):
+            now = clock.now()
+            Text.objects.filter(status="created").update(not_before=now)
+            state(["telephony_text"])
+            read[name, state.__name__] = explain_rows_read(getattr(sql, name), {**given, "now": now})
+            assert Text.objects.filter(not_before__gt=now).exists()
+    assert max(read.values()) < 500, read

@@ -98,11 +98,12 @@ def _claim(text_id: int) -> tuple[Text, bool]:
         if handler is not None and not handler.should_send(text):
             return text, transition(text, Status.CANCELED, error_message="no longer needed")
         if not account_outages.is_usable(text.account) and not _reroute(text):
-            update_fields(text, not_before=now + OUTAGE_RETRY)
+            _postpone_for_outage(text, now)
             return text, False
         may_send = text.number.sends_texts and text.account.is_active and text.organization.is_active
         if text.number.is_paused or not may_send:
-            update_fields(text, not_before=now + PAUSED_RETRY)
+            sql.postpone_texts_of_number(text, PAUSED_RETRY.total_seconds(), now)
+            text.refresh_from_db(fields=["not_before"])
             return text, False
         if (free_at := _free_at(text)) > now:
             sql.space_texts(text.number_id, free_at, 1 / text.number.texts_per_second, now)
@@ -127,10 +128,28 @@ def _reroute(text: Text) -> bool:
     return True
 
 
+def _postpone_for_outage(text: Text, now: datetime) -> None:
+    """Make a text that cannot be rerouted wait for its account, with the others of its number that cannot."""
+    pause_s = OUTAGE_RETRY.total_seconds()
+    if not account_outages.substitute_senders(text.number):
+        sql.postpone_texts_of_number(text, pause_s, now)
+    elif text.purpose in OF_THEIR_NUMBER:
+        sql.postpone_texts_of_number(text, pause_s, now, OF_THEIR_NUMBER)
+    else:  # only its phone cannot be texted from another number
+        update_fields(text, not_before=now + OUTAGE_RETRY)
+        return
+    text.refresh_from_db(fields=["not_before"])
+
+
 def _hold_for_cap(text: Text, now: datetime) -> None:
-    """Make the text wait for the spending cap."""
+    """Make the text wait for the spending cap; with it the organization's others that were held back before."""
     hold = spend_caps.find_hold(text.organization_id, price_sql.TEXTS)
-    _hold(text, now + CAP_RETRY, text.not_after, str(hold) if hold else f"{spend_caps.REACHED} is reached.")
+    why = str(hold) if hold else f"{spend_caps.REACHED} is reached."
+    if text.error_message == why:
+        sql.postpone_held_texts(text, CAP_RETRY.total_seconds(), now)
+        text.refresh_from_db(fields=["not_before"])
+    else:
+        _hold(text, now + CAP_RETRY, text.not_after, why)
 
 
 def _hold(text: Text, not_before: datetime, not_after: datetime, why: str) -> None:
