@@ -103,7 +103,7 @@ def test_jobs_that_are_assigned_or_deleted_after_the_question_are_named(desk):
     page = confirm(desk, "dispatch-again", chosen).content.decode()
     assert "Calling technicians again for 1 job." in page
     assert re.findall(r'data-open="(\d+)"', page) == [str(assigned.pk), str(gone)]
-    assert "This job has changed. Bob" in page
+    assert re.search(r"This job has changed\. At [\d:]+ MST on [\d-]+, Bob assigned the job to Carla", page)
     assert "This job no longer exists." in page
     assert (status(assigned), status(other)) == ("assigned", "dispatching")
 

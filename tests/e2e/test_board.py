@@ -155,7 +155,7 @@ def test_conflict_names_the_change_and_keeps_the_input(floor, sign_in, pending):
     elsewhere(lambda: services.assign(pending.pk, ann.pk, actor=BOB))
     expect(page.locator("#drawer-body")).to_contain_text("Bob Marsh assigned the job to Ann")
     page.locator("#ask button[data-do]").click()
-    expect(page.get_by_role("alert")).to_contain_text("Bob Marsh assigned the job to Ann at")
+    expect(page.get_by_role("alert")).to_contain_text(", Bob Marsh assigned the job to Ann.")
     expect(page.get_by_label("Note", exact=True)).to_have_value("He lives around the corner")
     assert floor.job(pending).technician == ann
     page.locator("#ask button[data-do]").click()

@@ -105,8 +105,8 @@ def test_refusal_of_a_form_is_reported_although_another_job_was_opened(
     kim = actor_of(make.dispatcher(floor.organization, "Kim"))
     services.cancel(jobs[0].pk, "done otherwise", actor=kim)
     sent.continue_()
-    expect(page.locator("#notices")).to_contain_text(f"#{jobs[0].pk}: This job has changed. Kim canceled the job")
-    expect(page.locator("#notices")).to_contain_text(". Nothing was changed. Review the job and confirm again.")
+    expect(page.locator("#notices")).to_contain_text(f"#{jobs[0].pk}: This job has changed. At ")
+    expect(page.locator("#notices")).to_contain_text("Kim canceled the job: done otherwise. Nothing was changed.")
     expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
 
 

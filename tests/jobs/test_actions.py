@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from django.core.exceptions import ValidationError
 
@@ -295,10 +297,19 @@ def test_stale_action_is_rejected_naming_the_last_change(floor):
     with pytest.raises(Conflict) as refused:
         services.cancel(job.pk, "no longer needed", actor=JOHN, version=seen)
     said = str(refused.value.detail)
-    assert "Maria Lopez assigned the job to Bob at " in said
-    assert "MST" in said, "in the organization's time"
+    last = r"At \d\d:\d\d:\d\d MST on 20\d\d-\d\d-\d\d, Maria Lopez assigned the job to Bob\."
+    assert re.fullmatch(rf"This job has changed\. {last}", said), "in the organization's time"
     assert refused.value.conflict["by"]["label"] == "Maria Lopez"
     assert refused.value.conflict["version"] == floor.job(job).version
+
+
+def test_time_of_the_last_change_is_not_part_of_its_reason(floor):
+    job = exhausted(floor)
+    services.cancel(job.pk, "The customer moved the visit.", actor=MARIA)
+    with pytest.raises(Conflict) as refused:
+        services.cancel(job.pk, "no longer needed", actor=JOHN, version=job.version)
+    said = str(refused.value.detail)
+    assert said.endswith(", Maria Lopez canceled the job: The customer moved the visit.")
 
 
 ACTIONS = {

@@ -148,7 +148,8 @@ def test_flag_ends_with_the_other_job(desk):
     first, second = desk.job(), desk.job()
     services.cancel(first.pk, "a mistake", actor=MARIA)
     assert "merge_duplicate" not in desk.api.get(f"jobs/{second.pk}/").json()["actions"]
-    ended = rf"^Job {first.pk} is canceled, so .* no longer flagged as its duplicate\. Maria Lopez canceled"
+    reason = rf"^Job {first.pk} is canceled, so .* no longer flagged as its duplicate\."
+    ended = rf"{reason} At [^,]+, Maria Lopez canceled"
     for action in (services.merge_duplicate, services.dismiss_duplicate):
         with pytest.raises(Conflict, match=ended):
             action(second.pk, actor=MARIA)
@@ -164,7 +165,7 @@ def test_refusal_names_the_end_of_the_other_job(desk, where, action):
     assert answer.status_code == 409
     said = html.unescape(answer.content.decode())
     assert f"Job {first.pk} is completed, so this job is no longer flagged as its duplicate. " in said
-    assert "Noor completed the job at " in said
+    assert ", Noor completed the job.<" in said
     assert "Nothing was changed." in said
     assert "confirm again" not in said
 

@@ -1,7 +1,7 @@
 """Actions of people on a job. Each is one transaction: lock the job, check version and legality, act.
 
 `version` is the version of the job that the actor saw; None skips the check. Every action raises Job.DoesNotExist,
-Conflict ("Maria assigned the job to Unit 12 at …") and IllegalTransition (with the same kind of message).
+Conflict ("At …, Maria assigned the job to Unit 12.") and IllegalTransition (with the same kind of message).
 """
 
 from __future__ import annotations
@@ -432,8 +432,13 @@ def _build_refusal(refusal: type[Conflict], job: Job, why: str, changed: Job) ->
     details: dict[str, Any] = {"version": job.version, "job_status": str(job.status)}
     if (last := timeline.last_change(changed)) is not None:
         at = last.at.astimezone(ZoneInfo(job.organization.time_zone))
-        why = _("{why} {who} {did} at {time} on {date}.").format(
-            why=why, who=last.actor_label, did=last.did, time=f"{at:%H:%M:%S %Z}", date=f"{at:%Y-%m-%d}"
+        # `did` comes last: it may end with a reason, as people wrote it.
+        why = _("{why} At {time} on {date}, {who} {did}.").format(
+            why=why,
+            time=f"{at:%H:%M:%S %Z}",
+            date=f"{at:%Y-%m-%d}",
+            who=last.actor_label,
+            did=last.did.removesuffix("."),
         )
         details |= {"by": Actor(last.actor_type, last.actor_id, last.actor_label), "did": last.did, "at": last.at}
     return refusal(why, **details)
