@@ -91,10 +91,24 @@ def button_of(action: Action, job: Job) -> tuple[str, str, bool]:
     return _(button), _(title), is_dangerous
 
 
-def describe_refusal(conflict: Conflict) -> list[str]:
-    """Return why an action was refused and what to do next, as sentences."""
-    if isinstance(conflict, services.IllegalTransition):  # a second confirmation would be refused as well
-        return [str(conflict.detail), _("Nothing was changed.")]
+def describe_obstacle(action: Action, job: Job) -> str:
+    """Return why the job, as it is now, does not allow the action, with its last change. Empty: it does."""
+    try:
+        services.check_legal(job, action)
+        if action in (Action.MERGE_DUPLICATE, Action.NOT_A_DUPLICATE):
+            services.flagged_duplicate(job)
+    except services.IllegalTransition as refusal:
+        return str(refusal.detail)
+    return ""
+
+
+def describe_refusal(conflict: Conflict, obstacle: str = "") -> list[str]:
+    """Return why an action was refused and what to do next, as sentences.
+
+    `obstacle`: why the job does not allow the action now (`describe_obstacle`).
+    """
+    if obstacle or isinstance(conflict, services.IllegalTransition):  # a second confirmation would be refused too
+        return [obstacle or str(conflict.detail), _("Nothing was changed.")]
     return [str(conflict.detail), _("Nothing was changed. Review the job and confirm again.")]
 
 

@@ -413,6 +413,7 @@
     isOutdated = Boolean(body && asking);
     if (!body || asking) return;
     refreshThread();
+    if (document.getElementById("ask-state")) window.htmx.trigger("#ask-state", "refresh");
     window.htmx.trigger("#notes-list", "refresh");
     window.htmx.trigger(body, "refresh");
   }

@@ -1,13 +1,14 @@
 /* Load pages into the job panel of the board or the timeline. The page requested last is the one shown: an earlier one
    that has not arrived is given up, as it is when the panel is closed. A form that was sent is awaited, and a page that
    polls yields. A part of the panel that could not be refreshed is refreshed again, and a page that the address names
-   is requested until it arrives. */
+   is requested until it arrives. The form of an action that has become impossible stays with what was entered, says why
+   (`#ask-state`), and can't be sent. */
 (() => {
   "use strict";
 
   const D = window.Dispatch;
   const RETRY_MS = 2000;
-  const REFRESHED = new Set(["drawer-body", "thread", "thread-list", "notes-list"]);
+  const REFRESHED = new Set(["ask-state", "drawer-body", "thread", "thread-list", "notes-list"]);
   let retry = 0;
   let latest = null; // the latest request for the panel, as { xhr, verb, isPaused }; null once it was closed
 
@@ -90,6 +91,24 @@
     if (!list.hidden) list.closest("details").open = true;
   }
 
+  function hasObstacle() { return "obstacle" in (document.getElementById("ask-state")?.dataset || {}); }
+
+  /* htmx enables the button of a form that it has sent. */
+  function disableImpossible() {
+    const button = document.querySelector("#ask [data-do]");
+    if (!button || !hasObstacle()) return;
+    const hasFocus = document.activeElement === button;
+    button.disabled = true;
+    if (hasFocus) document.getElementById("ask-back").focus({ preventScroll: true });
+  }
+
+  function stateSettled() {
+    disableImpossible();
+    if (hasObstacle()) return document.getElementById("ask-state").scrollIntoView({ block: "nearest" });
+    document.getElementById("refused")?.remove(); // it named the former obstacle
+    if (!isLoading()) document.querySelector("#ask [data-do]").disabled = false;
+  }
+
   /* Act on clicks on these elements, as { selector: act }. With a modifier key, a link is followed as usual. */
   function onClick(acts) {
     document.addEventListener("click", (event) => {
@@ -109,5 +128,7 @@
   document.addEventListener("htmx:beforeSwap", skipOutdated);
   document.addEventListener("htmx:afterSettle", (event) => {
     if (["thread", "thread-list", "drawer-slot"].includes(event.detail.target?.id)) threadSettled();
+    if (event.detail.target?.id === "ask-state") stateSettled();
   });
+  document.addEventListener("htmx:afterRequest", disableImpossible);
 })();

@@ -65,7 +65,7 @@
     isOutdated = D.panel.isLoading();
     if (isOutdated) return;
     const isWriting = document.getElementById("thread-body");
-    for (const part of document.querySelectorAll(`#drawer-body, #notes-list, ${isWriting ? "#thread-list" : "#thread"}`)) window.htmx.trigger(part, part.getAttribute("hx-trigger"));
+    for (const part of document.querySelectorAll(`#drawer-body, #ask-state, #notes-list, ${isWriting ? "#thread-list" : "#thread"}`)) window.htmx.trigger(part, part.getAttribute("hx-trigger"));
   }
 
   Object.assign(D.panel, { address, goBack, markOpen, open, refresh });

@@ -310,6 +310,29 @@ def test_conflict_names_the_change_and_asks_again(desk):
     assert f'name="version" value="{job.version}"' in told
 
 
+def test_action_on_a_job_that_ended_meanwhile_is_not_offered_again(desk):
+    job, ann = desk.job("pending"), desk.technician("Ann")
+    act = f"/board/jobs/{job.pk}/act/assign/"
+    state = re.search(r'hx-get="([^"]+part=state[^"]*)"', desk.see(act, headers=HTMX))[1].replace("&amp;", "&")
+    assert desk.client.get(state, headers=HTMX).status_code == 204, "nothing to add while it is possible"
+    services.cancel(job.pk, "customer called", actor=BOB)
+    why = "This job is canceled, so it can&#x27;t be assigned. At "
+    assert why in desk.see(state, headers=HTMX)
+    sent = desk.client.post(
+        act, {"version": job.version, "technician": ann.pk, "note": "Gate code 4411"}, headers=HTMX
+    )
+    page = sent.content.decode()
+    assert sent.status_code == 409
+    assert why in page
+    assert "Bob canceled the job: customer called." in page
+    assert "confirm again" not in page
+    assert "Gate code 4411" in page, "what was entered is kept"
+    assert re.search(r"<button[^>]+data-do[^>]* disabled>", page)
+    opened = desk.see(act, headers=HTMX)
+    assert why in opened
+    assert 'name="note"' not in opened, "there is nothing to enter"
+
+
 def test_without_javascript_an_action_ends_at_the_job(desk):
     job = desk.job()
     assert "Stops calling" in desk.see(f"/board/jobs/{job.pk}/act/pause/")

@@ -105,7 +105,7 @@ def test_refusal_of_a_form_is_reported_although_another_job_was_opened(
     kim = actor_of(make.dispatcher(floor.organization, "Kim"))
     services.cancel(jobs[0].pk, "done otherwise", actor=kim)
     sent.continue_()
-    expect(page.locator("#notices")).to_contain_text(f"#{jobs[0].pk}: This job has changed. At ")
+    expect(page.locator("#notices")).to_contain_text(f"#{jobs[0].pk}: This job is canceled")
     expect(page.locator("#notices")).to_contain_text("Kim canceled the job: done otherwise. Nothing was changed.")
     expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[1].pk))
 
@@ -183,3 +183,23 @@ def test_shortcut_for_a_job_that_does_not_open_acts_on_no_other(page: Page, jobs
     settle(page)
     assert not [address for address in asked if "/act/" in address]
     expect(page.locator("#drawer")).to_have_attribute("data-job", str(jobs[0].pk))
+
+
+def test_form_of_a_job_that_ends_meanwhile_keeps_its_text_and_says_why_it_cannot_be_sent(
+    page: Page, floor: Floor, jobs: list[Job]
+) -> None:
+    page.locator("#act-assign").click()
+    note, button = page.locator("#ask").get_by_label("Note"), page.locator("#ask [data-do]")
+    note.fill("Gate code 4411")
+    kim = actor_of(make.dispatcher(floor.organization, "Kim"))
+    services.cancel(jobs[0].pk, "done otherwise", actor=kim)
+    alert = page.locator("#ask [role=alert]")
+    expect(alert).to_contain_text("This job is canceled, so it can't be assigned.")
+    expect(alert).to_contain_text("Kim canceled the job: done otherwise. What you entered is kept")
+    expect(button).to_be_disabled()
+    expect(note).to_have_value("Gate code 4411")
+    expect(note).to_be_focused()
+    services.dispatch_again(jobs[0].pk, actor=kim)
+    expect(button).to_be_enabled()
+    expect(alert).to_have_count(0)
+    expect(note).to_have_value("Gate code 4411")

@@ -143,6 +143,18 @@ def test_stale_page_names_the_change_and_allows_a_retry(office, browser):
     assert Job.objects.get().status == "cancelled"
 
 
+def test_stale_page_of_a_job_that_ended_offers_no_retry(office, browser):
+    job = office.job()
+    ask = f"/admin/jobs/job/{job.pk}/do/assign/"
+    services.cancel(job.pk, "not needed", actor=JOHN)
+    sent = {"version": job.version, "technician": office.ann.pk, "note": "Gate code 4411"}
+    for page in (browser.post(ask, sent), browser.get(ask)):
+        assert text(page).count("This job is canceled, so it can") == 1
+        assert "confirm again" not in text(page)
+        assert 'class="button primary"' not in page.content.decode()
+    assert "Gate code 4411" in browser.post(ask, sent).content.decode()
+
+
 @pytest.mark.parametrize("action", ["pause", "call-next", "cancel", "assign"])
 def test_every_button_of_a_dispatching_job_has_its_page(office, browser, action):
     job = office.job()

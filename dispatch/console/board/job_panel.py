@@ -31,6 +31,7 @@ from dispatch.jobs.action_forms import (
     allowed_actions,
     button_of,
     describe_consequence,
+    describe_obstacle,
     describe_refusal,
     perform_action,
 )
@@ -96,24 +97,30 @@ def show_panel(request: HttpRequest, job_id: int) -> HttpResponse:
 @require_http_methods(["GET", "POST"])
 @console_view
 def handle_action(request: HttpRequest, job_id: int, action: str) -> HttpResponse:
-    """Ask to confirm an action and show its consequence; on POST, perform it on the version that was seen."""
+    """Ask to confirm an action and show its consequence; on POST, perform it on the version that was seen.
+
+    `?part=state` renders whether the action of an open form is still possible, if that differs from `shown`.
+    """
     job = job_of(request, job_id)
     try:
         chosen = Action(action.replace("-", "_"))
         BUTTONS[chosen]
     except (ValueError, KeyError):
         raise Http404 from None
+    if request.GET.get("part") == "state" and views_base.is_fragment(request):
+        return _render_state(request, chosen, job)
     sent = request.POST if request.method == "POST" and "search" not in request.POST else None
     entered = request.POST if request.method == "POST" else request.GET
     form = ActionForm(
         sent, action=chosen, job=job, initial={"version": job.version, **_entered_values(entered, form_of=chosen)}
     )
     refused: list[str] = []
+    conflict = None
     if sent is not None and form.is_valid():
         try:
             result = perform_action(chosen, job, form.cleaned_data, request.actor)
-        except Conflict as conflict:
-            refused = describe_refusal(conflict)
+        except Conflict as raised:
+            conflict = raised
         except ValidationError as error:
             refused = error.messages
         else:
@@ -122,6 +129,8 @@ def handle_action(request: HttpRequest, job_id: int, action: str) -> HttpRespons
             refused = [*result.warnings, _("To assign the job anyway, check “Assign anyway”.")]
         job = job_of(request, job_id)
         form.show_current(job)
+    if conflict is not None:
+        refused = describe_refusal(conflict, describe_obstacle(chosen, job))
     status = 409 if refused else 422 if sent is not None else 200
     context = {**build_panel(request, job), "ask": _render_confirmation(request, chosen, job, form, refused)}
     if views_base.is_fragment(request):
@@ -288,9 +297,10 @@ def _render_confirmation(
     request: HttpRequest, action: Action, job: Job, form: ActionForm, refused: list[str]
 ) -> dict[str, Any]:
     words, title, dangerous = button_of(action, job)
+    entered = request.POST if request.method == "POST" else request.GET
     context: dict[str, Any] = {
+        **_state_context(action, job),
         "action": str(action).replace("_", "-"),
-        "address": reverse("console:act", args=[job.pk, str(action).replace("_", "-")]),
         "title": title,
         "words": words.rstrip("…"),
         "dangerous": dangerous,
@@ -298,13 +308,32 @@ def _render_confirmation(
         "form": form,
         "refused": refused,
     }
-    if action is Action.ASSIGN:
-        entered = request.POST if request.method == "POST" else request.GET
+    context["has_fields"] = bool(entered) or not context["obstacle"]
+    if action is Action.ASSIGN and context["has_fields"]:
         chosen = str(entered.get("technician") or "")
         text = str(entered.get("who") or "")[:80]
         choices, more = technician_picker.find_choices(job, text, read_id(chosen) or 0)
         context |= {"choices": choices, "more": more, "who": text, "chosen": chosen}
     return context
+
+
+def _state_context(action: Action, job: Job) -> dict[str, Any]:
+    obstacle = describe_obstacle(action, job)
+    return {
+        "address": reverse("console:act", args=[job.pk, str(action).replace("_", "-")]),
+        "obstacle": obstacle,
+        "shown": job.version if obstacle else 0,
+    }
+
+
+def _render_state(request: HttpRequest, action: Action, job: Job) -> HttpResponse:
+    """Render whether the action of an open form is possible; 204 if the form shows that already."""
+    ask = _state_context(action, job)
+    if request.GET.get("shown") == str(ask["shown"]):
+        return HttpResponse(status=204)
+    return views_base.render_fragment(
+        request, "console/board/_ask_state.html", {"ask": ask | {"has_fields": True}}
+    )
 
 
 def _render_result(request: HttpRequest, job_id: int, action: Action, warnings: tuple[str, ...]) -> HttpResponse:

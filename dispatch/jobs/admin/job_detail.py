@@ -22,6 +22,7 @@ from dispatch.jobs.action_forms import (
     allowed_actions,
     button_of,
     describe_consequence,
+    describe_obstacle,
     describe_refusal,
     perform_action,
 )
@@ -65,11 +66,12 @@ class JobDetailMixin:
         sent = request.POST if request.method == "POST" else None
         form = ActionForm(sent, action=chosen, job=job, initial={"version": job.version})
         refused: list[str] = []
+        conflict = None
         if sent is not None and form.is_valid():
             try:
                 result = perform_action(chosen, job, form.cleaned_data, request.actor)
-            except Conflict as conflict:
-                refused = describe_refusal(conflict)
+            except Conflict as raised:
+                conflict = raised
             except ValidationError as error:
                 refused = error.messages
             else:
@@ -84,6 +86,9 @@ class JobDetailMixin:
                 refused = [*result.warnings, gettext("To assign the job anyway, check “Assign anyway”.")]
             job = self._job(request, object_id, "act")
             form.show_current(job)
+        obstacle = describe_obstacle(chosen, job)
+        if conflict is not None:
+            refused = describe_refusal(conflict, obstacle)
         context = {
             **self.admin_site.each_context(request),
             "title": title,
@@ -91,6 +96,7 @@ class JobDetailMixin:
             "state": job_badge(job),
             "form": form,
             "refused": refused,
+            "obstacle": obstacle,
             "dangerous": dangerous,
             "consequence": describe_consequence(chosen, job),
             "button": button_of(chosen, job)[0].rstrip("…"),

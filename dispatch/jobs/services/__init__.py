@@ -23,6 +23,7 @@ from dispatch.jobs.services.actions import (
     call_next_now,
     cancel,
     cannot_make_it,
+    check_legal,
     check_version,
     complete,
     dispatch_again,
@@ -35,7 +36,7 @@ from dispatch.jobs.services.auditor import audit, move_on_waiting, repair_techni
 from dispatch.jobs.services.corrections import KEEP, Details, correct
 from dispatch.jobs.services.customer_actions import CustomerRefusal, cancel_request, correct_request
 from dispatch.jobs.services.dispatching import offer_next
-from dispatch.jobs.services.duplicate_actions import dismiss_duplicate, merge_duplicate
+from dispatch.jobs.services.duplicate_actions import dismiss_duplicate, flagged_duplicate, merge_duplicate
 from dispatch.jobs.services.follow_up import (
     mark_started,
     mark_technician_told,
@@ -71,6 +72,7 @@ __all__ = [
     "cancel",
     "cancel_request",
     "cannot_make_it",
+    "check_legal",
     "check_version",
     "complete",
     "correct",
@@ -81,6 +83,7 @@ __all__ = [
     "expire_offer",
     "extend",
     "find_candidates",
+    "flagged_duplicate",
     "load_road_times",
     "mark_started",
     "mark_technician_told",

@@ -420,6 +420,8 @@ def check_legal(job: Job, action: Action) -> None:
             job,
             _("This job is paused, so {consequence}. Resume it first.").format(consequence=_(IMPOSSIBLE[action])),
         )
+    if action in (Action.ON_THE_WAY, Action.REPORT_LATE, Action.MARK_STARTED) and job.started_at is not None:
+        raise_illegal_transition(job, _("This job has already been started."))
 
 
 def raise_illegal_transition(job: Job, why: str, *, cause: Job | None = None) -> NoReturn:

@@ -25,7 +25,7 @@ def merge_duplicate(job_id: int, *, actor: Actor, version: int | None = None, no
         other_id = Job.objects.values_list("duplicate_of_id", flat=True).get(pk=job_id)
         other = transitions.lock_job(other_id) if other_id else None
         with locked_for_action(job_id, Action.MERGE_DUPLICATE, version) as job:
-            if other is None or _flagged_duplicate(job).pk != other.pk:
+            if other is None or flagged_duplicate(job).pk != other.pk:
                 raise_illegal_transition(job, _("This job isn't flagged as a duplicate of an open job."))
             notes = job.notes
             Job.objects.filter(pk=job.pk).update(duplicate_state=Job.DuplicateState.MERGED)
@@ -40,14 +40,14 @@ def merge_duplicate(job_id: int, *, actor: Actor, version: int | None = None, no
 def dismiss_duplicate(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
     """Dismiss the flag that the job may be a duplicate."""
     with locked_for_action(job_id, Action.NOT_A_DUPLICATE, version) as job:
-        other = _flagged_duplicate(job)
+        other = flagged_duplicate(job)
         job.duplicate_state = Job.DuplicateState.DISMISSED
         transitions.save_job(job)
         transitions.append_job_event(job, "job.not_a_duplicate", actor=actor, of=other.pk, note=note)
     return job
 
 
-def _flagged_duplicate(job: Job) -> Job:
+def flagged_duplicate(job: Job) -> Job:
     """Return the open job that this one may duplicate. Raise IllegalTransition if there is none."""
     other = job.duplicate_of
     if job.duplicate_state == Job.DuplicateState.POSSIBLE and other is not None and other.ended_at is not None:

@@ -45,8 +45,6 @@ def report_on_the_way(
             {"eta_minutes": _("Must be between 1 and {most} minutes.").format(most=MAX_ETA_MINUTES)}
         )
     with locked_for_action(job_id, Action.ON_THE_WAY, version) as job:
-        if job.started_at is not None:
-            raise_illegal_transition(job, _("This job has already been started."))
         assert job.technician is not None
         now = clock.now()
         job.on_the_way_at = job.on_the_way_at or said_at or now
@@ -71,8 +69,6 @@ def report_on_the_way(
 def mark_started(job_id: int, *, actor: Actor, version: int | None = None, note: str = "") -> Job:
     """Record that the technician has started the work."""
     with locked_for_action(job_id, Action.MARK_STARTED, version) as job:
-        if job.started_at is not None:
-            raise_illegal_transition(job, _("This job has already been started."))
         job.started_at = clock.now()
         transitions.expect_end(job)
         transitions.save_job(job)
@@ -101,8 +97,6 @@ def report_late(
             {"minutes": _("Must be between 1 and {most} minutes.").format(most=MAX_LATE_MINUTES)}
         )
     with locked_for_action(job_id, Action.REPORT_LATE, version) as job:
-        if job.started_at is not None:
-            raise_illegal_transition(job, _("This job has already been started."))
         assert job.technician is not None
         job.late_minutes, job.late_reported_at = minutes, clock.now()
         arrives_at = job.late_reported_at + timedelta(minutes=minutes)
