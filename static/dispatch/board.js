@@ -163,6 +163,8 @@
     const copy = row.cloneNode(true);
     markMine(copy);
     for (const token of copy.querySelectorAll("[name=csrfmiddlewaretoken]")) token.remove();
+    for (const form of copy.querySelectorAll(".claim")) form.classList.remove("htmx-request");
+    for (const button of copy.querySelectorAll("[data-waits]")) button.removeAttribute("data-waits");
     for (const one of copy.querySelectorAll("a.open, [data-acts]")) for (const name of ["href", "aria-current", "aria-disabled"]) one.removeAttribute(name);
     copy.firstElementChild.classList.remove("unread");
     return copy.innerHTML.replace(MOVING, "$1");
@@ -330,6 +332,7 @@
     const unread = new Set(told.unread_jobs.map((id) => `job-${id}`));
     for (const row of attention.cards.children) row.firstElementChild?.classList.toggle("unread", unread.has(row.dataset.id));
     document.getElementById("unread-words").textContent = told.unread ? T.get("{count} unread", { count: told.unread }) : "";
+    for (const button of document.querySelectorAll('#lists [data-waits="list"]')) delete button.dataset.waits;
     markOpen();
     document.documentElement.dataset.applied = String(Number(document.documentElement.dataset.applied || 0) + 1);
   }
@@ -520,7 +523,13 @@
       refreshDrawer();
       drawMapSoon();
     });
-    document.body.addEventListener("claimed", () => { wanted = true; last = 0; soon(); });
+    /* The button waits until the list shows the new owner. */
+    document.body.addEventListener("claimed", ({ target }) => {
+      for (const button of target.querySelectorAll("#lists .claim [data-waits]")) button.dataset.waits = "list";
+      wanted = true;
+      last = 0;
+      soon();
+    });
     /* Lateness and position age depend on time, not on events. */
     setInterval(() => {
       if (D.state !== "live") return;

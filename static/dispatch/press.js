@@ -4,6 +4,9 @@
    The second click of a double click does not reach a button that has replaced the first one under the pointer, and does
    not send a form with `data-once` again: the page would show only that everything was done already.
 
+   A button whose form is being sent waits (`data-waits`): it looks so, and its presses do nothing. Sending the form again
+   would do the same twice, and tell the person only that it was done already.
+
    A part that receives `refresh` or `renew` during its own request is requested once more. htmx would queue the second
    request until the first response, which replaces the part, and then drop it. So is a part whose request was aborted
    by an element that shares its `hx-sync`. */
@@ -60,6 +63,25 @@
       event.preventDefault();
       event.stopImmediatePropagation();
     } else clicked = button;
+  });
+
+  const waits = (button) => button && "waits" in button.dataset;
+
+  listen("click", (event) => {
+    if (!waits(event.target.closest?.("button"))) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  });
+  listen("submit", (event) => { // also by keys, without a click
+    if (!waits(event.submitter)) return;
+    event.preventDefault();
+    event.stopImmediatePropagation();
+  });
+  document.addEventListener("htmx:beforeSend", ({ detail: { elt, xhr, requestConfig: { verb, triggeringEvent } } }) => {
+    const button = elt.matches("button") ? elt : triggeringEvent?.submitter;
+    if (verb === "get" || !button) return;
+    button.dataset.waits = "";
+    xhr.addEventListener("loadend", () => { if (!button.dataset.waits) delete button.dataset.waits; });
   });
 
   const sent = new Set();

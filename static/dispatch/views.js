@@ -18,6 +18,7 @@
     else if (!question || window.confirm(question)) {
       const button = triggeringEvent?.submitter || elt;
       etc.values = Object.fromEntries(new FormData(elt.closest("form")));
+      button.dataset.waits = "";
       if (button.matches("button[name]")) etc.values[button.name] = button.value;
       etc.headers = { "HX-Current-URL": location.href };
       waiting.push(() => issueRequest(true));
