@@ -14,6 +14,7 @@
   const hovers = window.matchMedia("(hover: hover)");
   const narrow = window.matchMedia("(width < 720px)");
   const MOVING = /(<time[^>]*>)[^<]*/g;
+  const FILTERS = ["text", "service", "priority", "area", "technician"];
   const JOBS = new Set(["account", "job", "offer", "call", "call_error", "submission"]);
 
   let board = null;
@@ -491,6 +492,13 @@
     if (Boolean(params().get("map")) === document.getElementById("map").hidden) showMap(Boolean(params().get("map")));
   }
 
+  /* Show the jobs without filters. What else the address names stays open: the job and its form, and the map. */
+  function clearFilters() {
+    history.pushState({ board: true }, "", address({ ...Object.fromEntries(FILTERS.map((name) => [name, ""])), view: "all" }));
+    document.getElementById("main").focus({ preventScroll: true }); // the link is about to leave the page
+    D.filters.follow();
+  }
+
   /* --- events ------------------------------------------------------------------------------------------------ */
   D.board = { open, close, openJob, toggleMap, drawMap };
   D.panel.refresh = refreshDrawer;
@@ -542,6 +550,7 @@
       "a[data-open]": (link) => open(link.dataset.open),
       "#drawer-close, [data-close-drawer]": () => close(),
       "#map-button": () => toggleMap(),
+      "a[data-clear-filters]": () => clearFilters(),
     });
     document.addEventListener("click", (event) => {
       const all = event.target.closest("#show-all");

@@ -221,6 +221,14 @@ def test_filters_announce_hidden_items_that_need_attention(desk):
     assert "<b>1</b> hidden by filters" in told
 
 
+def test_clearing_the_filters_keeps_the_job_the_map_and_the_layout(desk):
+    job = desk.job("pending", address="1 Main St, Tempe, AZ 85281")
+    page = desk.see(f"/board/?text=elsewhere&area=Mesa&layout=list&map=1&job={job.pk}&show=all")
+    links = re.findall(r'href="([^"]+)"[^>]*>Clear filters', page)
+    kept = f"?layout=list&amp;map=1&amp;job={job.pk}&amp;show=all&amp;view=all"
+    assert links == [kept, kept]
+
+
 def test_the_technician_filter_finds_assigned_and_called_ones(desk):
     ann = desk.technician("Ann")
     mine, called, other = desk.job("assigned", technician=ann), desk.job(), desk.job("assigned")

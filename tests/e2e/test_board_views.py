@@ -151,5 +151,30 @@ def test_technician_of_the_strip_keeps_the_layout_and_the_filters(floor, sign_in
     assert query_of(page) == {**kept, "technician": str(bo.pk)}
 
 
+@pytest.mark.parametrize("link", ["#clear", "#clear-hidden"])
+def test_clearing_the_filters_keeps_the_open_form_and_the_map(floor: Floor, sign_in, link: str):
+    tempe, mesa = (
+        floor.started(customer_phone=make.phone(), address=street)
+        for street in ("1 Main St, Tempe, AZ 85281", "2 Oak St, Mesa, AZ 85201")
+    )
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path=f"/board/?job={tempe.pk}&map=1"))
+    page.get_by_label("City or ZIP code").fill("Tempe")
+    attention = page.locator('[data-list="attention"]')
+    expect(attention.locator(f'[data-id="job-{mesa.pk}"]')).to_have_count(0)
+    page.locator("#act-assign").click()
+    page.locator("#ask").get_by_label("Note").fill("Gate code 4411")
+    page.locator(link).click()
+    expect(attention.locator(f'[data-id="job-{mesa.pk}"]')).to_be_visible()
+    expect(page.get_by_label("City or ZIP code")).to_have_value("")
+    expect(page.locator("#clear")).to_be_hidden()
+    expect(page.locator("#ask").get_by_label("Note")).to_have_value("Gate code 4411")
+    expect(page.locator("#map")).to_be_visible()
+    assert query_of(page) == {"job": str(tempe.pk), "map": "1", "view": "all"}
+    page.evaluate("history.back()")
+    expect(page.get_by_label("City or ZIP code")).to_have_value("Tempe")
+    expect(attention.locator(f'[data-id="job-{mesa.pk}"]')).to_have_count(0)
+    assert page.evaluate("window.neverReloaded")
+
+
 def query_of(page: Page) -> dict[str, str]:
     return dict(parse_qsl(urlsplit(page.url).query))

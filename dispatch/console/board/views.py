@@ -247,13 +247,11 @@ def _most(request: HttpRequest) -> int:
 
 def _address(filters: Filters, display: Display = DEFAULT_DISPLAY) -> dict[str, Any]:
     query = urlencode({**filters.as_query(), **display.as_query()})
-    board = reverse("console:board")
     return {
         "filters": filters,
         "display": display,
         "query": f"{query}&" if query else "",
-        "board": board,
-        "clear": f"{board}?{urlencode({'view': 'all', **display.as_query()})}",
+        "board": reverse("console:board"),
     }
 
 
