@@ -17,7 +17,7 @@ from django.contrib.auth import update_session_auth_hash
 from django.contrib.auth.signals import user_logged_in
 from django.contrib.sessions.models import Session
 from django.db import transaction
-from django.dispatch import receiver
+from django.dispatch import Signal, receiver
 from django.http import HttpRequest
 
 from accounts.auth import second_factor, security_mail
@@ -36,6 +36,12 @@ from dispatch.core.events import Actor
 
 log = structlog.get_logger(__name__)
 
+# Sent with `user`, whose sessions have ended; `former`, when they had ended before, or None; and `request`, whose
+# session goes on, or None.
+sessions_ended = Signal()
+
+# In this view users change their own password. It gives its session the new hash afterwards, so that it goes on.
+CHANGE_VIEW = "admin:password_change"
 # A session in use is extended at most this often.
 EXTEND_EVERY = timedelta(minutes=1)
 # A sign-in ends the user's sessions beyond this number, those that were used longest ago.
@@ -62,15 +68,20 @@ def _list_sign_in(request: HttpRequest, user: User, **kwargs: Any) -> None:
 
 @receiver(password_changed)
 def _record_password(user: User, **kwargs: Any) -> None:
-    """Record and mail the change, and end all sessions.
-
-    The view in which users change their own password gives its session the new hash afterwards, so it goes on.
-    """
+    """Record and mail the change, and end all sessions, except that of a user's own change."""
     actor = second_factor.actor_of(user)
     with transaction.atomic():
         second_factor.append_event(user, "membership.password_changed", actor)
         security_mail.enqueue_mail(user, "password_changed", context.request)
-        end_all_sessions(user, actor=actor)
+        end_all_sessions(user, actor=actor, goes_on=_request_that_goes_on(user))
+
+
+def _request_that_goes_on(user: User) -> HttpRequest | None:
+    """Return the request in which the user changes their own password, if this is one."""
+    request: HttpRequest | None = context.request
+    if request is None or request.resolver_match is None or request.resolver_match.view_name != CHANGE_VIEW:
+        return None
+    return request if request.user.pk == user.pk else None
 
 
 def extend_session(store: Any) -> bool:
@@ -133,14 +144,19 @@ def end_session(user: User, session: UserSession, *, actor: Actor) -> None:
         second_factor.append_event(user, "membership.sessions_ended", actor)
 
 
-def end_all_sessions(user: User, *, actor: Actor) -> None:
-    """End every session of the user, also those that are not listed. Their sockets are closed."""
+def end_all_sessions(user: User, *, actor: Actor, goes_on: HttpRequest | None = None) -> None:
+    """End every session of the user, also those that are not listed. Their sockets are closed.
+
+    The caller gives the session of the request `goes_on` the new hash.
+    """
     with transaction.atomic():
         row = User.objects.select_for_update(no_key=True).get(pk=user.pk)
+        former = row.sessions_ended_at
         row.sessions_ended_at = user.sessions_ended_at = clock.now()
         row.save(update_fields=["sessions_ended_at"])
         _end(row, list(UserSession.objects.filter(user=row)))
         second_factor.append_event(row, "membership.sessions_ended", actor)
+        sessions_ended.send(User, user=row, former=former, request=goes_on)
 
 
 def end_provider_sessions(user: User, provider_id: int) -> int:
@@ -164,6 +180,6 @@ def end_other_sessions(request: HttpRequest, user: User, *, actor: Actor) -> Non
     current = request.session.session_key
     with transaction.atomic():
         UserSession.objects.filter(session_key=current).delete()  # keep the session itself
-        end_all_sessions(user, actor=actor)
+        end_all_sessions(user, actor=actor, goes_on=request)
         update_session_auth_hash(request, user)  # gives this session a new key
     UserSession.objects.create_from_request(request)

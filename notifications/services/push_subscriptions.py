@@ -7,7 +7,7 @@ import re
 import uuid
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -43,7 +43,7 @@ _SYSTEMS = (("iPhone", "iPhone"), ("iPad", "iPad"), ("Android", "Android"), ("Wi
             ("Mac OS X", "Mac"), ("CrOS", "ChromeOS"), ("Linux", "Linux"))  # fmt: skip
 
 
-# Ending all sessions of a user ends push notifications in the browsers of that time.
+# Ending all sessions of a user ends push in the browsers of that time; `keep_by_public_id` keeps one.
 _IS_VALID = Q(user__sessions_ended_at=None) | Q(created_at__gt=F("user__sessions_ended_at"))
 
 
@@ -190,14 +190,30 @@ def remove_of_technician(technician_id: int, actor: Actor) -> None:
 
 def remove_by_public_id(user: User, public_id: str, *, actor: Actor) -> None:
     """Remove the browser from all of the user's organizations, when they sign out in it."""
+    for row in _rows_of_browser(PushSubscription.objects.filter(user=user), public_id).defer("endpoint", "keys"):
+        remove(row, actor=actor)
+
+
+def keep_by_public_id(user: User, public_id: str, *, former: datetime | None) -> None:
+    """Keep the browser in all of the user's organizations, although their other sessions have just ended.
+
+    `former`: when all sessions had ended before that. A browser that ended then is not kept.
+    """
+    assert user.sessions_ended_at is not None
+    rows = PushSubscription.objects.filter(user=user)
+    if former is not None:
+        rows = rows.filter(created_at__gt=former)
+    later = user.sessions_ended_at + timedelta(microseconds=1)  # see _IS_VALID
+    _rows_of_browser(rows, public_id).update(created_at=later)
+
+
+def _rows_of_browser(rows: QuerySet[PushSubscription], public_id: str) -> QuerySet[PushSubscription]:
+    """Return those of the rows that are of the browser which knows itself by this id."""
     try:
         given = uuid.UUID(public_id)
     except ValueError:
-        return
-    rows = PushSubscription.objects.filter(user=user)
-    digest = rows.filter(public_id=given).values_list("endpoint_hash", flat=True).first()
-    for row in rows.filter(endpoint_hash=digest).defer("endpoint", "keys") if digest else ():
-        remove(row, actor=actor)
+        return rows.none()
+    return rows.filter(endpoint_hash__in=rows.filter(public_id=given).values("endpoint_hash"))
 
 
 def expire(subscription_id: int, reason: str) -> None:

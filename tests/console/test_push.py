@@ -9,7 +9,10 @@ from urllib.parse import urlsplit
 import pytest
 from django.test import Client
 
+from accounts import services
+from accounts.auth.sessions import end_all_sessions
 from accounts.models import Organization, User
+from dispatch.core import events
 from dispatch.jobs import signed_links
 from notifications import loops
 from notifications.models import PushSubscription
@@ -63,6 +66,54 @@ def test_sign_out_removes_this_browser_only(push_service: PushService, dora: Use
     laptop.post("/admin/logout/")
     (row,) = PushSubscription.objects.all()
     assert row.endpoint.endswith("/phone")
+
+
+CHOSEN = "a new one for tests"
+NEW_PASSWORD = {"old_password": make.PASSWORD, "new_password1": CHOSEN, "new_password2": CHOSEN}
+
+
+@pytest.mark.parametrize(
+    ("path", "form"), [("/admin/password_change/", NEW_PASSWORD), ("/account/sessions/", {"others": "1"})]
+)
+def test_browser_that_stays_signed_in_keeps_push_and_others_lose_it(
+    push_service: PushService, dora: User, path: str, form: dict[str, str]
+) -> None:
+    laptop, phone = make.browser(dora), make.browser(dora)
+    post(laptop, PUSH, do="on", subscription=push_service.browser("laptop").subscription)
+    post(phone, PUSH, do="on", subscription=push_service.browser("phone").subscription)
+    assert laptop.post(path, form).status_code == 302
+    (digest,) = laptop.get(PUSH).json()["browsers"]
+    assert PushSubscription.objects.get(endpoint_hash=digest).endpoint.endswith("/laptop")
+    assert post(laptop, PUSH, do="test", browser=digest).status_code == 200
+    while loops.send_push() == 0:
+        pass
+    assert push_service.payloads("laptop")[0]["title"] == "Test notification"
+
+
+def test_push_that_had_ended_stays_so_after_a_new_password(push_service: PushService, dora: User) -> None:
+    laptop = make.browser(dora)
+    post(laptop, PUSH, do="on", subscription=push_service.browser("laptop").subscription)
+    end_all_sessions(dora, actor=events.SYSTEM)
+    again = make.browser(User.objects.get(pk=dora.pk))
+    again.cookies[COOKIE] = laptop.cookies[COOKIE].value
+    again.post("/admin/password_change/", NEW_PASSWORD)
+    assert again.get(PUSH).json()["browsers"] == []
+
+
+def test_new_password_of_another_user_keeps_no_push(
+    push_service: PushService, office: Organization, dora: User
+) -> None:
+    """The cookie names a browser of somebody else, or the password is set by a link, which signs in nobody."""
+    laptop = make.browser(dora)
+    post(laptop, PUSH, do="on", subscription=push_service.browser("laptop").subscription)
+    mallory = make.browser(make.dispatcher(office, "Mallory"))
+    mallory.cookies[COOKIE] = laptop.cookies[COOKIE].value
+    before = PushSubscription.objects.values().get()
+    mallory.post("/admin/password_change/", NEW_PASSWORD)
+    assert PushSubscription.objects.values().get() == before
+    page = laptop.get(services.password_path(dora), follow=True)
+    laptop.post(page.redirect_chain[-1][0], {"new_password1": CHOSEN, "new_password2": CHOSEN})
+    assert make.browser(User.objects.get(pk=dora.pk)).get(PUSH).json()["browsers"] == []
 
 
 def test_cookie_of_another_user_removes_nothing(
