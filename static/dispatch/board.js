@@ -30,6 +30,7 @@
   let asking = 0; // drawer requests in flight
   let isOutdated = false; // whether the drawer is to be refreshed after them
   let shown = ""; // the filters of the lists, as in the address
+  let opening = null; // the job that was requested last and has not arrived, as { id }
   let coming = ""; // the job that a step back or forward requests
   let news = 0; // number of events received so far
   let newsOfAll = 0; // its value at the last full refetch
@@ -368,6 +369,7 @@
       const link = row.querySelector("a.open");
       const is = Boolean(open) && link?.dataset.open === open;
       row.classList.toggle("is-open", is);
+      row.classList.toggle("is-opening", Boolean(opening) && link?.dataset.open === opening.id);
       if (is) link.setAttribute("aria-current", "true");
       else link?.removeAttribute("aria-current");
       if (link) link.setAttribute("href", address({ job: link.dataset.open }));
@@ -383,7 +385,12 @@
   async function open(id, { push = true, act = "", query = "" } = {}) {
     const path = board.dataset.job.replace("/0/", `/${id}/`) + (act ? `act/${act}/` : "") + query;
     const tell = () => D.note(T.get("Job #{job} can't be loaded yet. It opens when the server answers again.", { job: id }), "late");
-    if (!await D.panel.load(path, push ? null : tell) || openJob() !== String(id)) return false;
+    const mine = opening = { id: String(id) };
+    markOpen();
+    const isLoaded = await D.panel.load(path, push ? null : tell);
+    if (opening === mine) opening = null;
+    markOpen();
+    if (!isLoaded || openJob() !== String(id)) return false;
     if (push && params().get("job") !== String(id)) history.pushState({ board: true }, "", address({ job: id }));
     if (!document.getElementById("map").hidden) drawMap();
     return true;

@@ -1,4 +1,4 @@
-"""A button of the board waits while its request is under way: it looks so, and is not pressed twice."""
+"""What a person pressed on the board shows that its request is under way, and is not sent twice."""
 
 from __future__ import annotations
 
@@ -79,3 +79,14 @@ def test_resuming_a_technician_and_claiming_selected_jobs_are_sent_once(page: Pa
         sent.continue_()
     expect(page.locator("#notices")).to_contain_text("Ann was resumed and gets offers again.")
     expect(page.locator("#notices")).to_contain_text("Claimed 2 jobs.")
+
+
+def test_job_that_a_slow_server_has_not_sent_yet_is_marked(page: Page, pending: Job) -> None:
+    row = column(page, "attention").locator(f'[data-id="job-{pending.pk}"]')
+    held = hold(page, f"**/board/jobs/{pending.pk}/", "GET")
+    row.locator("a.open").click()
+    sent = first(page, held)
+    expect(row.locator(".item")).to_have_css("opacity", "0.55")
+    sent.continue_()
+    expect(page.locator("#drawer")).to_have_attribute("data-job", str(pending.pk))
+    expect(row.locator(".item")).to_have_css("opacity", "1")
