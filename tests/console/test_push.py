@@ -82,6 +82,8 @@ def test_browser_that_stays_signed_in_keeps_push_and_others_lose_it(
     post(laptop, PUSH, do="on", subscription=push_service.browser("laptop").subscription)
     post(phone, PUSH, do="on", subscription=push_service.browser("phone").subscription)
     assert laptop.post(path, form).status_code == 302
+    done = laptop.get("/admin/password_change/done/").content.decode()
+    assert "push notifications ended in them. Turn them on again there" in done
     (digest,) = laptop.get(PUSH).json()["browsers"]
     assert PushSubscription.objects.get(endpoint_hash=digest).endpoint.endswith("/laptop")
     assert post(laptop, PUSH, do="test", browser=digest).status_code == 200
