@@ -312,6 +312,27 @@ def test_time_of_the_last_change_is_not_part_of_its_reason(floor):
     assert said.endswith(", Maria Lopez canceled the job: The customer moved the visit.")
 
 
+@pytest.mark.parametrize("again", ["cancel", "complete"])
+def test_action_that_a_colleague_took_already_is_refused_as_such(floor, again):
+    (ann,) = floor.crew("Ann")
+    job = assigned_to(floor, ann)
+
+    def act(actor):
+        return (
+            services.cancel(job.pk, "x", actor=actor)
+            if again == "cancel"
+            else services.complete(job.pk, actor=actor)
+        )
+
+    act(MARIA)
+    with pytest.raises(IllegalTransition) as refused:
+        act(JOHN)
+    said = str(refused.value.detail)
+    assert re.match(
+        r"This job is (canceled|completed) already\. At .*, Maria Lopez (canceled|completed) the job", said
+    )
+
+
 ACTIONS = {
     Action.ASSIGN: lambda job, who: services.assign(job.pk, who.pk, actor=JOHN, confirm_unfit=True),
     Action.DISPATCH_AGAIN: lambda job, who: services.dispatch_again(job.pk, actor=JOHN),

@@ -36,6 +36,7 @@ from dispatch.jobs.rules.ranking import (
 )
 from dispatch.jobs.rules.slots import Slots, offers_wanted, slots_of
 from dispatch.jobs.rules.transitions import (
+    ALREADY,
     DONE_TO,
     IMPOSSIBLE,
     LEGAL,
@@ -47,6 +48,7 @@ from dispatch.jobs.rules.transitions import (
 )
 
 __all__ = [
+    "ALREADY",
     "DONE_TO",
     "IMPOSSIBLE",
     "LEGAL",

@@ -126,6 +126,12 @@ IMPOSSIBLE = {
     Action.CALL_AFTER_OUTAGE: mark("it can't be called again after an outage"),
 }
 
+# What is said instead if the job is already what the action would make it.
+ALREADY = {
+    ("cancelled", Action.CANCEL): mark("This job is canceled already."),
+    ("completed", Action.COMPLETE): mark("This job is completed already."),
+}
+
 # A key that arrived in time, or that takes a job nobody has, counts after its offer was closed.
 OFFER_LEGAL: Mapping[str, frozenset[str]] = {
     "pending": frozenset({"accepted", "declined", "timed_out", "failed", "rescinded"}),

@@ -25,7 +25,7 @@ from dispatch.core.stored_texts import mark_stored
 from dispatch.jobs import geocoding, policies, rules, timeline
 from dispatch.jobs.models import CustomerTextKind, Job, Offer, TechnicianNotice
 from dispatch.jobs.reasons import translate_reason
-from dispatch.jobs.rules import IMPOSSIBLE, Action, Outcome, status_after
+from dispatch.jobs.rules import ALREADY, IMPOSSIBLE, Action, Outcome, status_after
 from dispatch.jobs.rules.arrival_window import ArrivalWindow
 from dispatch.jobs.rules.duplicates import address_key
 from dispatch.jobs.rules.phrases import join_names
@@ -406,6 +406,8 @@ def check_version(job: Job, version: int | None) -> None:
 
 def check_legal(job: Job, action: Action) -> None:
     """Raise IllegalTransition unless `action` is legal now."""
+    if words := ALREADY.get((job.status, action)):
+        raise_illegal_transition(job, _(words))
     if status_after(job.status, action) is None:
         raise_illegal_transition(
             job,
