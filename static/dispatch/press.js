@@ -5,7 +5,8 @@
    not send a form with `data-once` again: the page would show only that everything was done already.
 
    A button whose form is being sent waits (`data-waits`): it looks so, and its presses do nothing. Sending the form again
-   would do the same twice, and tell the person only that it was done already.
+   would do the same twice, and tell the person only that it was done already. The other buttons of the form wait, too, if
+   it drops requests (`hx-sync="this:drop"`): what they are about changes with the response.
 
    A part that receives `refresh` or `renew` during its own request is requested once more. htmx would queue the second
    request until the first response, which replaces the part, and then drop it. So is a part whose request was aborted
@@ -80,8 +81,9 @@
   document.addEventListener("htmx:beforeSend", ({ detail: { elt, xhr, requestConfig: { verb, triggeringEvent } } }) => {
     const button = elt.matches("button") ? elt : triggeringEvent?.submitter;
     if (verb === "get" || !button) return;
-    button.dataset.waits = "";
-    xhr.addEventListener("loadend", () => { if (!button.dataset.waits) delete button.dataset.waits; });
+    const buttons = elt.getAttribute("hx-sync") === "this:drop" ? elt.querySelectorAll("button[type=submit]") : [button];
+    for (const one of buttons) one.dataset.waits = "";
+    xhr.addEventListener("loadend", () => { for (const one of buttons) if (!one.dataset.waits) delete one.dataset.waits; });
   });
 
   const sent = new Set();

@@ -75,10 +75,14 @@ def test_resuming_a_technician_and_claiming_selected_jobs_are_sent_once(page: Pa
     column(page, "attention").get_by_role("button", name="Select", exact=True).click()
     column(page, "attention").get_by_role("button", name="Select all shown").click()
     claim = press_twice(page, page.locator("#selected").get_by_role("button", name="Claim"), "**/board/selected/")
+    cancel = page.locator("#selected").get_by_role("button", name="Cancel…")
+    expect(cancel).to_have_css("opacity", "0.55")
+    cancel.click()
     for sent in (resume, claim):
         sent.continue_()
     expect(page.locator("#notices")).to_contain_text("Ann was resumed and gets offers again.")
     expect(page.locator("#notices")).to_contain_text("Claimed 2 jobs.")
+    expect(page.locator("#drawer")).to_have_count(0)
 
 
 def test_job_that_a_slow_server_has_not_sent_yet_is_marked(page: Page, pending: Job) -> None:
