@@ -215,13 +215,19 @@ def test_only_requested_kinds_are_returned() -> None:
     assert seen.drain() == [0, 3, 6, 9]
 
 
-def test_an_idle_reader_writes_nothing_until_much_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def idle_reader() -> tuple[Seen, EventCursor]:
+    """Return a reader of pending jobs that has read all but an event that it does not want, and its cursor."""
     seen = Seen("job.pending")
     append(1, "job.pending")
     seen.drain()
-    before = EventCursor.objects.get(name="test")
+    cursor = EventCursor.objects.get(name="test")
     append(2, "job.created")
     all_readable()
+    return seen, cursor
+
+
+def test_an_idle_reader_writes_nothing_until_much_has_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, before = idle_reader()
     assert seen.reader.step() == 0
     assert EventCursor.objects.get(name="test").xid == before.xid
     monkeypatch.setattr(readers, "IDLE_STRIDE", 1)
@@ -246,12 +252,7 @@ def is_due(reader: EventReader) -> bool:
 
 
 def test_an_idle_reader_passes_many_events_of_few_transactions(unwanted: Callable[[], None]) -> None:
-    seen = Seen("job.pending")
-    append(1, "job.pending")
-    seen.drain()
-    before = EventCursor.objects.get(name="test")
-    append(2, "job.created")
-    all_readable()
+    seen, before = idle_reader()
     assert not is_due(seen.reader)
     unwanted()
     all_readable()
