@@ -148,8 +148,9 @@ def offline_python(folder: Path) -> Path:
     script.write_text(
         "#!/bin/sh\n"
         f'if [ "$1 $2" != "-m venv" ]; then exec {sys.executable} "$@"; fi\n'
-        f'{sys.executable} -m venv --without-pip "$3" || exit 1\n'
-        f'echo {site_packages} > "$(echo "$3"/lib/python*/site-packages)/installed.pth"\n'
+        "for folder; do :; done\n"  # the last argument
+        f'{sys.executable} -m venv --without-pip "$folder" || exit 1\n'
+        f'echo {site_packages} > "$(echo "$folder"/lib/python*/site-packages)/installed.pth"\n'
     )
     script.chmod(script.stat().st_mode | stat.S_IXUSR)
     return script
