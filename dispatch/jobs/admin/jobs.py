@@ -68,6 +68,7 @@ class JobAdmin(JobDetailMixin, BulkActionsMixin, OwnedAdmin):
 
     class Media:
         css = {"all": ["dispatch/jobs_admin.css"]}
+        js = ["dispatch/rests.js"]
 
     def get_queryset(self, request: HttpRequest) -> QuerySet:
         rows = super().get_queryset(request).select_related("organization", "service_type", "technician")
