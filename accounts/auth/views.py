@@ -35,6 +35,8 @@ from dispatch.core.ids import read_id
 from dispatch.core.languages import gettext as _
 from dispatch.core.languages import mark
 
+# The element of the sign-in page that has its error.
+ERROR_ID = "sign-in-error"
 # A text of the admin theme's sign-in page, which the theme does not translate.
 THEME_TEXTS = (mark("Welcome back to"),)
 
@@ -48,6 +50,12 @@ class SignInForm(AuthenticationForm):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.fields["username"].label = _("Email")
+
+    def full_clean(self) -> None:
+        """Validate. Describe the email, which is focused, by the error that belongs to no single field."""
+        super().full_clean()
+        if self.non_field_errors():
+            self.fields["username"].widget.attrs["aria-describedby"] = ERROR_ID
 
     def confirm_login_allowed(self, user: Any) -> None:
         """Refuse people without an active membership, except with the link of an invitation of their own."""
@@ -103,6 +111,7 @@ def sign_in(request: HttpRequest, extra_context: dict[str, Any] | None = None) -
         "app_path": request.get_full_path(),
         "username": request.user.get_username(),
         "without_error_note": True,
+        "note_id": ERROR_ID,
         **(extra_context or {}),
     }
     if REDIRECT_FIELD_NAME not in request.GET and REDIRECT_FIELD_NAME not in request.POST:

@@ -119,7 +119,7 @@ def test_an_error_names_its_field_and_keeps_what_was_entered(desk, field, value,
     answer = desk.client.post("/board/new/", entered(desk, **{field: value}), headers=HTMX)
     page = answer.content.decode()
     assert answer.status_code == 422
-    assert re.search(rf'id="error_{field}">[^<]*{error}', page)
+    assert re.search(rf'id="id_{field}_error"><p>[^<]*{error}', page)
     assert "No job was created" in page
     if field != "customer_name":
         assert "Ida Whitfield" in page

@@ -74,11 +74,9 @@ class NewJobForm(forms.Form):
         technicians.queryset = Technician.objects.of(organization).filter(is_active=True).order_by("name")
         add_window_fields(self, organization.time_zone)
         self.order_fields([*list(self.fields)[:6], *WINDOW_FIELDS])
-        for name, field in self.fields.items():
+        for field in self.fields.values():
             translate_field(field)
             field.widget.attrs |= {"autocomplete": "off"}
-            if self.is_bound and name in self.errors:
-                field.widget.attrs |= {"aria-invalid": "true", "aria-describedby": f"error_{name}"}
 
     def clean(self) -> dict[str, Any]:
         values = super().clean() or self.cleaned_data

@@ -70,6 +70,14 @@ def icon(name: str, label: str = "") -> SafeString:
 
 
 @register.simple_tag
+def described_by(name: str, error: str, has_help: object = False) -> SafeString:
+    """Return the attributes of a field that name its help and error: elements `<name>-help` and `<name>-error`."""
+    ids = [f"{name}-help"] * bool(has_help) + [f"{name}-error"] * bool(error)
+    attributes = [("aria-describedby", " ".join(ids))] * bool(ids) + [("aria-invalid", "true")] * bool(error)
+    return format_html_join("", ' {}="{}"', attributes)
+
+
+@register.simple_tag
 def badge(tone: str, words: object) -> SafeString:
     """Return a state badge: color, icon and word."""
     return format_html(

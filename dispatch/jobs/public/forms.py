@@ -89,8 +89,6 @@ class CustomerForm(forms.Form):
         for name, field in self.fields.items():
             if name != "urgency":
                 field.widget.attrs.setdefault("id", f"id_{name}")
-            if self.is_bound and name in self.errors:
-                field.widget.attrs |= {"aria-invalid": "true", "aria-describedby": f"error_{name}"}
 
     def clean_postcode(self) -> str:
         code: str = self.cleaned_data["postcode"].strip()
@@ -140,8 +138,6 @@ class CorrectionForm(forms.Form):
         use_region(phone, organization.default_region)
         for name, field in self.fields.items():
             field.widget.attrs["id"] = f"id_{name}"
-            if self.is_bound and name in self.errors:
-                field.widget.attrs |= {"aria-invalid": "true", "aria-describedby": f"error_{name}"}
 
     def clean_address(self) -> str:
         """Return the address on one line."""
