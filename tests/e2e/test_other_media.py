@@ -3,17 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Locator, Page, expect
 
 from accounts.models import User
+from dispatch.core import clock
+from dispatch.jobs.models import Job
+from dispatch.technicians.models import Shift, Technician
 from tests.support.tenants import tenant
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
+# How an element looks when the colors of its state are gone.
+LOOK = """element => { const style = getComputedStyle(element);
+    return [style.outlineStyle, style.backgroundColor, style.color, style.borderTopWidth].join(); }"""
 # WCAG 1.4.12.
 SPACING = "* { line-height: 1.5 !important; letter-spacing: 0.12em !important; word-spacing: 0.16em !important; }"
+
+
+def look(part: Locator) -> str:
+    return str(part.first.evaluate(LOOK))
+
+
+def test_forced_colors_show_what_is_chosen_and_focused(app_url: str, sign_in: Callable[..., Page]) -> None:
+    ours = tenant("Alphaville")
+    now = clock.now()
+    job = ours.row(Job)
+    page = sign_in(ours.admin, path="/reports/?days=7")
+    page.emulate_media(forced_colors="active")
+    assert look(page.locator(".period a[aria-current]")) != look(page.locator(".period a:not([aria-current])"))
+    page.goto(f"{app_url}/board/?job={job.pk}")
+    card = page.locator("li.is-open > article")
+    expect(card).to_be_visible()
+    assert look(card).startswith("solid")
+    page.goto(f"{app_url}/leads/")
+    meter = page.locator(".meter > span")
+    assert look(meter) != look(page.locator("main"))
+    technician = ours.row(Technician)
+    Technician.objects.filter(pk=technician.pk).update(open_jobs=1, on_duty=True)
+    Shift.objects.filter(technician=technician).delete()
+    Job.objects.filter(pk=job.pk).update(
+        status="assigned", pending_reason="", waiting_for="", technician=technician, assigned_at=now,
+        on_the_way_at=now, eta_at=now + timedelta(minutes=20),
+    )  # fmt: skip
+    page.goto(f"{app_url}/board/timeline/")
+    assert look(page.locator(".technician .shift, .technician.anytime .track")).startswith("solid")
+    bar = page.locator(".bar-job").first
+    bar.focus()
+    assert look(bar).startswith("solid")
 
 
 @pytest.mark.parametrize(("language", "width"), [("en", 320), ("es", 390)])
