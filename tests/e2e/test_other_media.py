@@ -72,3 +72,19 @@ def test_board_with_unread_alerts_fits(
     for style in ("main {}", SPACING):
         page.add_style_tag(content=style)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_skip_link_of_the_admin_leads_to_its_content(app_url: str, sign_in: Callable[..., Page]) -> None:
+    ours = tenant("Alphaville")
+    page = sign_in(ours.admin, path="/admin/jobs/job/")
+    page.keyboard.press("Tab")
+    link = page.get_by_role("link", name="Skip to content")
+    expect(link).to_be_focused()
+    expect(link).to_be_in_viewport()
+    link.press("Enter")
+    main = page.get_by_role("main")
+    expect(main).to_be_focused()
+    expect(main.locator("#result_list")).to_be_visible()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.closest('main') !== null")
+    expect(page.locator("#said")).to_be_attached()
