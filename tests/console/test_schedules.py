@@ -99,6 +99,7 @@ def test_a_calendar_that_cannot_show_all_says_so(world: World, dora: Client) -> 
 def test_the_form_shows_the_next_ten_times_in_words_and_makes_the_schedule(dora: Client) -> None:
     assert "Next ten runs" in text(dora.get("/schedules/new/?kind=http"))
     preview = dora.post("/schedules/preview/", form(), headers=HTMX)
+    assert "aria-live" not in preview.content.decode(), "the page keeps the region that is announced"
     said = text(preview)
     assert "At 09:00 on the first Monday of the month (America/Phoenix)" in said
     assert "Mon, Apr 5, 2027, 09:00 MST" in said

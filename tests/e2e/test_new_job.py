@@ -27,6 +27,9 @@ def test_a_job_is_created_while_the_customer_is_on_the_phone(floor: Floor, sign_
     form = page.locator("#new-job-form")
     phone = form.get_by_label("Customer's phone")
     expect(phone).to_be_focused()
+    regions = form.locator("[aria-live]")
+    found = regions.evaluate_all("all => all.map((one) => (one.wasEmpty = true) && getComputedStyle(one).display)")
+    assert found == ["block", "block"], "screen readers know the regions before they are filled"
     phone.fill("(602) 555-0177")
     phone.press("Tab")
     expect(form.get_by_label("Customer's name")).to_have_value("Ida Whitfield")
@@ -37,6 +40,7 @@ def test_a_job_is_created_while_the_customer_is_on_the_phone(floor: Floor, sign_
     expect(page.locator(".earlier")).to_contain_text(f"#{earlier.pk}")
     expect(form.get_by_label("Customer's name")).to_have_value("Ida Whitfield")
     expect(form.get_by_label("Address")).to_have_value(earlier.address)
+    assert regions.evaluate_all("all => all.map((one) => one.wasEmpty)") == [True, True], "the same elements"
     page.keyboard.press("Escape")
     expect(form).to_have_count(0)
     page.keyboard.press("n")
