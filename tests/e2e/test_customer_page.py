@@ -101,12 +101,21 @@ def test_forms_disappear_when_the_work_starts_while_the_page_is_open(ours: Tenan
     page = customer
     page.clock.install()
     page.reload()
-    expect(page.get_by_text("Cancel this request", exact=True)).to_be_visible()
+    page.get_by_text("Cancel this request", exact=True).focus()
+    state = page.locator("#request").get_by_role("status")
+    before = state.locator("p").inner_text()
+    state.evaluate("state => state.setAttribute('data-before', '')")
+    Job.objects.filter(pk=job_of(ours).pk).update(eta_at=clock.now() + timedelta(minutes=75))
+    page.clock.fast_forward(15_000)
+    expect(page.locator("#request")).not_to_contain_text(before)
+    expect(page.get_by_text("Cancel this request", exact=True)).to_be_focused()
     Job.objects.filter(pk=job_of(ours).pk).update(started_at=clock.now())
     page.clock.fast_forward(15_000)
     expect(page.get_by_role("heading", level=1)).to_have_text("Ann is working on your request")
     expect(page.locator("#changes")).to_contain_text("call Alphaville Heating at (602) 555-0100")
     expect(page.locator("#changes").get_by_role("button")).to_have_count(0)
+    expect(state, "the same element, whose change is announced").to_have_attribute("data-before", "")
+    expect(state).to_be_focused()
 
 
 @pytest.mark.parametrize("customer", DEVICES[-1:], indirect=True)
