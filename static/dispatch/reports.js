@@ -69,6 +69,14 @@
     };
   }
 
+  /* Lines differ by their dashes too: [line of this period, line of the previous period] for each of a chart. */
+  const DASHES = [[[], [5, 4]], [[2, 3], [8, 3, 2, 3]]];
+
+  function dashes(series, data) {
+    const place = data.series.filter((other) => !other.bars && !other.dashed === !series.dashed).indexOf(series);
+    return DASHES[place % DASHES.length][series.dashed ? 1 : 0];
+  }
+
   function dataset(series, tones, data) {
     const tone = tones[series.tone];
     const found = { label: series.label, data: series.values, order: series.bars ? 2 : 1, names: series.names };
@@ -76,7 +84,7 @@
     const dots = data.names.length > 45 || series.dashed ? 0 : 2.5;
     return {
       ...found, type: "line", borderColor: tone, backgroundColor: tone, borderWidth: 2, pointRadius: dots,
-      pointHoverRadius: 4, borderDash: series.dashed ? [5, 4] : [], spanGaps: false, tension: 0,
+      pointHoverRadius: 4, borderDash: dashes(series, data), spanGaps: false, tension: 0,
     };
   }
 

@@ -11,6 +11,7 @@ from playwright.sync_api import expect
 
 from dispatch.core import clock
 from dispatch.jobs.models import Job
+from dispatch.technicians.models import Technician
 from tests.support.tenants import tenant
 from tests.support.waiting import wait_until
 
@@ -28,7 +29,11 @@ COLORS = """canvas => {
 
 def test_charts_are_drawn_follow_the_theme_and_are_saved_as_png(app_url, sign_in):
     ours = tenant("Alphaville")
-    Job.objects.filter(pk=ours.row(Job).pk).update(created_at=clock.now() - timedelta(seconds=5))
+    now = clock.now()
+    Job.objects.filter(pk=ours.row(Job).pk).update(
+        created_at=now - timedelta(seconds=5), status="assigned", pending_reason="", waiting_for="",
+        technician=ours.row(Technician), assigned_at=now,
+    )  # fmt: skip
     page = sign_in(ours.dispatcher, scheme="light", path="/reports/")
     jobs = page.locator("figure", has=page.get_by_role("heading", name="Jobs", exact=True))
     canvas = jobs.locator("canvas")
@@ -41,6 +46,12 @@ def test_charts_are_drawn_follow_the_theme_and_are_saved_as_png(app_url, sign_in
         return chart.tooltip.body.flatMap((part) => part.lines);
     }""")
     assert words == ["jobs: 1"]
+    times = page.locator("figure", has=page.get_by_role("heading", name="Time to assign", exact=True))
+    lines = times.locator("canvas").evaluate(
+        "canvas => Chart.getChart(canvas).data.datasets.map((one) => one.borderDash.join())"
+    )
+    assert len(lines) > 1
+    assert len(set(lines)) == len(lines), "lines differ by more than their color"
     with page.expect_download() as saved:
         jobs.get_by_role("button", name="PNG").click()
     content = Path(saved.value.path()).read_bytes()
