@@ -55,6 +55,16 @@ def test_forced_colors_show_what_is_chosen_and_focused(app_url: str, sign_in: Ca
     assert look(bar).startswith("solid")
 
 
+def test_paper_has_no_controls(app_url: str, sign_in: Callable[..., Page]) -> None:
+    ours = tenant("Alphaville")
+    page = sign_in(ours.admin, path="/reports/?days=7")
+    page.emulate_media(media="print")
+    expect(page.get_by_role("heading", name="Reports")).to_be_visible()
+    expect(page.locator("table:visible").first).to_be_visible()
+    for part in (".top", "#alert-bar", "nav", ".button", "form.period", ".subscribe form"):
+        expect(page.locator(part).filter(visible=True), part).to_have_count(0)
+
+
 @pytest.mark.parametrize(("language", "width"), [("en", 320), ("es", 390)])
 def test_board_with_unread_alerts_fits(
     app_url: str, sign_in: Callable[..., Page], language: str, width: int
