@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 
 import pytest
@@ -92,3 +93,10 @@ def test_the_claim_of_a_job_does_not_expire(office, dana, bob):
     ownership.claim(office, ownership.JOB, 1, user=dana, actor=Actor("user", dana.pk, "Dana"))
     clock.travel(timedelta(days=30).total_seconds())
     assert not ownership.has_expired(Claim.objects.get())
+
+
+def test_buttons_of_a_claim_name_what_they_release_or_take_over(office, dana, bob, browser):
+    fail_call(office)
+    browser(dana).post("/board/claims/", CLAIM)
+    for person, name in ((dana, "Release"), (bob, "Take over")):
+        assert re.search(rf'aria-label="{name} [^"]*phone[^"]*"', attention(browser(person)), re.IGNORECASE)

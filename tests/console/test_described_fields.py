@@ -32,6 +32,7 @@ class Ids(HTMLParser):
         self.ids = set[str]()
         self.references = set[str]()
         self.errors: list[str | None] = []
+        self.nameless: list[str | None] = []  # elements that cannot have the name that they are given
         self.undescribed: list[str | None] = []
         self.feed(page)
 
@@ -40,6 +41,8 @@ class Ids(HTMLParser):
         self.ids.add(given.get("id") or "")
         for name in REFERENCES:
             self.references |= set((given.get(name) or "").split())
+        if tag in ("p", "span") and {"aria-label", "aria-labelledby"} & given.keys() and "role" not in given:
+            self.nameless.append(given.get("class"))
         if "error" in (given.get("class") or "").split():
             self.errors.append(given.get("id"))
         is_described = "aria-describedby" in given or given.get("type") == "radio"  # its group is described
@@ -49,7 +52,7 @@ class Ids(HTMLParser):
     @property
     def problems(self) -> list[str | None]:
         orphans = [error for error in self.errors if error not in self.references]
-        return [*sorted(self.references - self.ids), *orphans, *self.undescribed]
+        return [*sorted(self.references - self.ids), *orphans, *self.undescribed, *self.nameless]
 
 
 def problems_of(page: str) -> list[str | None]:
