@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from html import unescape
@@ -346,3 +347,10 @@ def test_other_organizations_schedules_are_not_found(world: World, browser: Call
 def test_anonymous_visitors_are_sent_to_sign_in(world: World, browser: Callable[..., Client]) -> None:
     for path in ("", "new/", "1/", "runs/1/"):
         assert "/login/" in browser().get(f"/schedules/{path}")["Location"]
+
+
+def test_each_view_has_its_own_title(dora: Client) -> None:
+    pages = [dora.get(f"/schedules/?view={view}").content.decode() for view in ("all", "calendar", "runs")]
+    titles = [re.search(r"<title>(.*?)</title>", page, re.DOTALL)[1] for page in pages]  # type: ignore[index]
+    assert len(set(titles)) == 3
+    assert all("Schedules" in title for title in titles)
