@@ -70,6 +70,7 @@ def test_board_with_unread_alerts_fits(
     app_url: str, sign_in: Callable[..., Page], language: str, width: int
 ) -> None:
     ours = tenant("Alphaville")
+    ours.row(Job)
     User.objects.filter(pk=ours.admin.pk).update(language=language)
     page = sign_in(ours.admin, path="/board/", width=width)
     page.evaluate(
@@ -79,9 +80,14 @@ def test_board_with_unread_alerts_fits(
     }""",
         {"en": "24 unread", "es": "24 sin leer"}[language],
     )
+    badge = page.locator(".item .badge > span").first
+    badge.evaluate(
+        "badge => { badge.textContent = 'No qualified technician nearby: possible duplicate of #1201'; }"
+    )
     for style in ("main {}", SPACING):
         page.add_style_tag(content=style)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert badge.evaluate("badge => badge.scrollWidth <= badge.clientWidth"), "the state is not cut"
 
 
 def test_skip_link_of_the_admin_leads_to_its_content(app_url: str, sign_in: Callable[..., Page]) -> None:
