@@ -39,9 +39,9 @@
       if (!listeners.has(type)) listeners.set(type, []);
       listeners.get(type).push(listener);
     },
-    /* Announce a text to screen readers. */
+    /* Announce a text to screen readers. While a dialog is open they know nothing outside it. */
     say(text) {
-      const said = document.getElementById("said");
+      const said = document.querySelector("dialog[open] [data-said]") || document.getElementById("said");
       if (said) said.textContent = text;
     },
     stored(name, fallback) {
@@ -229,6 +229,11 @@
     }
     emit("dispatch:refetch", { why: "looked at" });
   }
+
+  /* A dialog makes the alert bar inert: an alert that arrives is announced in the dialog. */
+  Dispatch.on("notification", (row) => {
+    if (row.level === "critical" && document.querySelector("dialog[open]")) Dispatch.say(row.title);
+  });
 
   document.addEventListener("DOMContentLoaded", () => {
     if (!document.getElementById("notices")) return; // user without an organization

@@ -12,6 +12,9 @@ from accounts.models import User
 from dispatch.core import clock
 from dispatch.jobs.models import Job
 from dispatch.technicians.models import Shift, Technician
+from tests.e2e.test_board import live, make_pending, tell_people
+from tests.harness.jobs import Floor
+from tests.support import factories as make
 from tests.support.tenants import tenant
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -88,6 +91,16 @@ def test_board_with_unread_alerts_fits(
         page.add_style_tag(content=style)
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         assert badge.evaluate("badge => badge.scrollWidth <= badge.clientWidth"), "the state is not cut"
+
+
+def test_alert_is_announced_in_an_open_dialog(floor: Floor, sign_in: Callable[..., Page]) -> None:
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    page.keyboard.press("?")
+    said = page.get_by_role("dialog").get_by_role("status")
+    expect(said).to_be_attached()
+    job = make_pending(floor)
+    tell_people()
+    expect(said).to_contain_text(f"Job {job.pk} needs a dispatcher")
 
 
 def test_skip_link_of_the_admin_leads_to_its_content(app_url: str, sign_in: Callable[..., Page]) -> None:
