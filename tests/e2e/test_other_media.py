@@ -41,6 +41,10 @@ def test_forced_colors_show_what_is_chosen_and_focused(app_url: str, sign_in: Ca
     card = page.locator("li.is-open > article")
     expect(card).to_be_visible()
     assert look(card).startswith("solid")
+    card.locator("a.open").focus()
+    age = card.locator("time")
+    shown = age.evaluate("time => getComputedStyle(time, '::after').content")
+    assert shown == f'"{age.get_attribute("title")}"', "the exact time of the focused row"
     page.goto(f"{app_url}/leads/")
     meter = page.locator(".meter > span")
     assert look(meter) != look(page.locator("main"))
