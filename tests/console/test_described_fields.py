@@ -110,7 +110,7 @@ def test_errors_of_forms_describe_their_fields(ours: Tenant, browser: Callable[.
 
 def test_refused_sign_in_describes_the_focused_field(client: Client) -> None:
     page = client.post("/admin/login/", {"username": "nobody@example.com", "password": "x"}).content.decode()
-    error = re.search(r'<div role="alert" id="([^"]+)"[^>]*>\s*The email or password is wrong', page)
+    error = re.search(r'<p role="alert" id="([^"]+)"[^>]*>\s*The email or password is wrong', page)
     assert error
     assert f'aria-describedby="{error[1]}"' in page
     assert problems_of(page) == []

@@ -119,5 +119,5 @@ def test_skip_link_of_the_admin_leads_to_its_content(app_url: str, sign_in: Call
     expect(main).to_be_focused()
     expect(main.locator("#result_list")).to_be_visible()
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.closest('main') !== null")
+    assert page.evaluate("document.activeElement.closest('[role=main]') !== null")
     expect(page.locator("#said")).to_be_attached()
