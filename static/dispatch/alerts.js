@@ -9,6 +9,7 @@
   const REPEAT_MS = 60000;
   const TOAST_MS = 10000;
   const MOST_TOASTS = 3;
+  const TOGETHER_MS = 500; // what arrives within this time is announced once
   const LOCK = "dispatch-sound";
   /* In English as the server writes exact times: "Mon, Dec 7, 2026, 09:00:00 MST". */
   const EXACT = { weekday: "short", year: "numeric", month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23", timeZoneName: "short" };
@@ -21,6 +22,9 @@
   let box = null;
   let bar = null; // the alert bar, and whether it lists all alerts
   let listed = false;
+  let arranging = 0; // timers
+  let announcing = 0;
+  const fresh = new Set(); // toasts that are to be announced
   let unread = 0;
 
   function element(tag, text, className) {
@@ -115,7 +119,7 @@
     toast.rows = new Map([[row.id, row]]);
     const button = element("button", "", "button");
     button.type = "button";
-    button.addEventListener("click", async () => { for (const one of [...toast.rows.values()]) await settle(one, button); });
+    button.addEventListener("click", () => once(button, async () => { for (const one of [...toast.rows.values()]) await settle(one, button); }));
     const line = element("div", "", "row");
     line.append(button, element("a", "", "button plain"));
     toast.append(shape("dot"), element("strong"), element("p"), line);
@@ -134,29 +138,45 @@
     const details = one ? inParts(row.body) : element("p", T.get("Latest: {title}", { title: row.title }));
     details.hidden = !details.textContent;
     toast.querySelector("p").replaceWith(details);
-    toast.querySelector("button").textContent = one ? T.get("Mark as read") : T.get("Mark {count} as read", { count });
+    const button = toast.querySelector("button");
+    button.textContent = one ? T.get("Mark as read") : T.get("Mark {count} as read", { count });
+    button.setAttribute("aria-label", `${button.textContent}: ${one ? row.title : row.kind_label}`);
     const link = toast.querySelector("a");
     link.textContent = !one ? T.get("Show all") : row.subject_type === "job" ? T.get("Open job") : T.get("Open");
     link.href = one ? row.page : box.dataset.all;
     link.hidden = !link.getAttribute("href");
   }
 
+  /* Do nothing while the button's former press is under way. The button keeps the focus; a disabled one would lose it. */
+  async function once(button, act) {
+    if (button.hasAttribute("aria-disabled")) return;
+    button.setAttribute("aria-disabled", "true");
+    await act();
+    button.removeAttribute("aria-disabled");
+  }
+
   async function settle(row, button) {
-    button.disabled = true;
     asked.add(row.id);
     try {
       changed(await post(`${row.id}/${row.level === "critical" ? "acknowledge" : "read"}/`));
     } catch (error) {
       asked.delete(row.id);
-      button.disabled = false;
       /* The browser's words for a lost connection differ, and are not in the page's language. */
       const words = error.status ? T.get("Not saved ({error}). Try again", { error: error.message }) : T.get("Not saved: the server could not be reached. Try again");
       button.textContent = words;
+      button.removeAttribute("aria-label");
       D.say(words);
     }
   }
 
-  function arrange() { window.whenLetGo(place); }
+  function arrange() {
+    clearTimeout(arranging);
+    arranging = 0;
+    window.whenLetGo(place);
+  }
+
+  /* The alerts of a burst change the bar, and are announced, together. */
+  function arrangeSoon() { arranging = arranging || setTimeout(arrange, TOGETHER_MS); }
 
   /* One bar in the page flow for any number of alerts, so that it covers nothing. */
   function place() {
@@ -166,9 +186,21 @@
     const had = bar.contains(document.activeElement) ? document.activeElement.dataset.of || "oldest" : "";
     bar.dataset.ids = ids;
     bar.hidden = !open.length;
-    const outages = open.filter(isOutage);
     const rest = open.filter((row) => !isOutage(row));
-    bar.replaceChildren(...outages.map((row) => summed([row])), ...(rest.length ? [summed(rest)] : []));
+    const groups = new Map(open.filter(isOutage).map((row) => [`outage-${row.id}`, [row]]));
+    if (rest.length) groups.set("rest", rest);
+    const parts = new Map();
+    for (const part of [...bar.children]) {
+      if (groups.has(part.dataset.part)) parts.set(part.dataset.part, part);
+      else part.remove();
+    }
+    let next = bar.firstElementChild;
+    for (const [name, rows] of groups) {
+      const part = parts.get(name) || emptyPart(name);
+      fillPart(part, rows);
+      if (part === next) next = part.nextElementSibling;
+      else bar.insertBefore(part, next);
+    }
     if (listed) bar.append(list(rest));
     if (had) (bar.querySelector(`[data-of="${had}"]`) || bar.querySelector("button") || document.getElementById("main"))?.focus();
     sayAges();
@@ -180,31 +212,52 @@
   /* Why nobody can be called: the cause of other alerts, so it is shown separately, above them. */
   function isOutage(row) { return row.kind === "account.outage_began"; }
 
-  function summed(open) {
+  /* What the bar says of an outage, or of all other alerts. Its `role="alert"` stays, because a screen reader announces
+     each new one, and holds no age, because that changes every minute. */
+  function emptyPart(name) {
+    const part = element("div", "", "alert-part");
+    part.dataset.part = name;
+    const words = element("div", "", "alert-words");
+    words.setAttribute("role", "alert");
+    words.append(shape("triangle"), element("strong"));
+    const line = element("div", "", "alert-line");
+    line.append(words, element("span", "", "alert-age small quiet"));
+    part.append(line, element("div", "", "row"));
+    part.rows = new Set();
+    return part;
+  }
+
+  function fillPart(part, open) {
     const [oldest] = open;
     const one = open.length === 1;
     const jobs = open.every((row) => row.subject_type === "job");
-    const line = element("div", "", "alert-line");
-    line.setAttribute("role", "alert");
-    line.append(shape("triangle"), element("strong", one ? oldest.title : jobs ? T.get("{count} jobs need a dispatcher", { count: open.length }) : T.get("{count} alerts need attention", { count: open.length })));
-    if (one && oldest.body) line.append(inParts(oldest.body));
-    const age = element("span", one ? "" : T.get("oldest") + " ", "alert-age small quiet");
-    age.append(ageOf(oldest));
-    line.append(age);
-    const row = element("div", "", "row");
-    row.append(acknowledging(oldest, one ? T.get("Acknowledge") : T.get("Acknowledge oldest"), "button", isOutage(oldest) ? `ack-${oldest.id}` : "oldest"));
-    if (oldest.page) row.append(opening(oldest, one ? (jobs ? T.get("Open job") : T.get("Open")) : T.get("Open oldest")));
+    const title = one ? oldest.title : jobs ? T.get("{count} jobs need a dispatcher", { count: open.length }) : T.get("{count} alerts need attention", { count: open.length });
+    const said = one ? `${title}\n${oldest.body}` : title;
+    if (part.said !== said) sayPart(part, said, title, one ? oldest.body : "", open.some((row) => !part.rows.has(row.id)));
+    part.rows = new Set(open.map((row) => row.id));
+    part.querySelector(".alert-age").replaceChildren(one ? "" : T.get("oldest") + " ", ageOf(oldest));
+    const acts = [acknowledging(oldest, one ? T.get("Acknowledge") : T.get("Acknowledge oldest"), "button", isOutage(oldest) ? `ack-${oldest.id}` : "oldest")];
+    if (oldest.page) acts.push(opening(oldest, one ? (jobs ? T.get("Open job") : T.get("Open")) : T.get("Open oldest")));
     if (!one) {
       const all = element("button", listed ? T.get("Hide list") : T.get("Show all {count}", { count: open.length }), "button plain");
       all.type = "button";
       all.dataset.of = "all";
       all.setAttribute("aria-expanded", String(listed));
       all.addEventListener("click", () => { listed = !listed; bar.dataset.ids = ""; place(); });
-      row.append(all);
+      acts.push(all);
     }
-    const part = element("div", "", "alert-part");
-    part.append(line, row);
-    return part;
+    part.querySelector(".row").replaceChildren(...acts);
+  }
+
+  /* Screen readers announce what is new, not that an alert has ended: another announcement says who acknowledged it. */
+  function sayPart(part, said, title, body, isNew) {
+    const words = part.querySelector(".alert-words");
+    words.setAttribute("aria-live", isNew ? "assertive" : "off");
+    words.querySelector("strong").textContent = title;
+    words.querySelector("p")?.remove();
+    if (body) words.append(inParts(body));
+    part.said = said;
+    if (isNew && bar.inert) D.say(title); // a sheet covers the bar
   }
 
   function list(open) {
@@ -222,14 +275,13 @@
     const all = element("button", T.get("Acknowledge all {count}", { count: open.length }), "button");
     all.type = "button";
     all.dataset.of = "ack-all";
-    all.addEventListener("click", async () => {
+    all.addEventListener("click", () => {
       if (!all.dataset.sure) {
         all.dataset.sure = "1";
         all.textContent = T.get("Press again to acknowledge {count} alerts", { count: open.length });
         return;
       }
-      all.disabled = true;
-      for (const row of open) await settle(row, all);
+      once(all, async () => { for (const row of open) await settle(row, all); });
     });
     last.append(all);
     rows.append(last);
@@ -240,7 +292,7 @@
     const button = element("button", words, className);
     button.type = "button";
     button.dataset.of = of;
-    button.addEventListener("click", () => settle(row, button));
+    button.addEventListener("click", () => once(button, () => settle(row, button)));
     return button;
   }
 
@@ -294,11 +346,23 @@
     const old = elements.get(row.id) || [...box.querySelectorAll(".toast")].find((shown) => shown.dataset.kind === row.kind);
     const shown = old || made(row);
     elements.set(row.id, shown);
-    if (!old) return show(shown, () => close(shown));
-    shown.rows.delete(row.id); // the latest is last
-    shown.rows.set(row.id, row);
-    fill(shown);
-    shown.dispatchEvent(new Event("renewed"));
+    if (old) {
+      shown.rows.delete(row.id); // the latest is last
+      shown.rows.set(row.id, row);
+      fill(shown);
+      shown.dispatchEvent(new Event("renewed"));
+    } else show(shown, () => close(shown));
+    return shown;
+  }
+
+  /* Say what has arrived as toasts: they are gone before a screen reader could find them. */
+  function announce(shown) {
+    fresh.add(shown);
+    announcing = announcing || setTimeout(() => {
+      announcing = 0;
+      D.say([...fresh].filter((one) => one.isConnected).map((one) => one.querySelector("strong").textContent).join(". "));
+      fresh.clear();
+    }, TOGETHER_MS);
   }
 
   /* Show a toast from the page itself, such as "Job 12 was paused". */
@@ -331,9 +395,12 @@
         const known = alerts.has(row.id);
         alerts.set(row.id, row);
         if (!known) ring(row);
-      } else alerts.delete(row.id);
-      arrange();
-    } else if (row.level === "toast" && isOpen(row) && !elements.has(row.id)) window.whenLetGo(() => toast(row));
+        arrangeSoon();
+      } else {
+        alerts.delete(row.id);
+        arrange();
+      }
+    } else if (row.level === "toast" && isOpen(row) && !elements.has(row.id)) window.whenLetGo(() => announce(toast(row)));
     countSoon();
   }
 

@@ -242,3 +242,48 @@ def test_alert_that_could_not_be_acknowledged_says_why(floor, sign_in):
     page.unroute("**/acknowledge/")
     page.keyboard.press("x")
     expect(page.locator("#alert-bar")).to_be_hidden()
+
+
+SPOKEN = """
+() => {
+  window.spoken = [];
+  const isAlert = node => node?.closest?.("[role=alert]") || node?.querySelector?.("[role=alert]");
+  new MutationObserver(records => {
+    const alerts = new Set(records.flatMap(({target, addedNodes}) => [target.parentElement, target, ...addedNodes])
+      .map(isAlert).filter(one => one?.isConnected && one.ariaLive !== "off"));
+    for (const one of alerts) window.spoken.push(one.textContent);
+  }).observe(document.getElementById("alert-bar"), { childList: true, subtree: true, characterData: true });
+}
+"""
+
+
+def test_a_burst_is_announced_once_and_settling_it_by_keyboard_keeps_the_focus(floor, sign_in):
+    page = sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/")
+    page.clock.install()
+    page.reload()
+    live(page).evaluate(SPOKEN)
+    jobs = [make_pending(floor) for _ in range(3)]  # of one customer: two may be duplicates
+    tell_people()
+    bar, toast, said = page.locator("#alert-bar"), page.locator("#notices .toast"), page.locator("#said")
+    expect(bar).to_contain_text("3 jobs need a dispatcher")
+    expect(toast).to_contain_text("A job may be a duplicate: 2 times")
+    expect(said).to_have_text("A job may be a duplicate: 2 times")
+    page.clock.fast_forward("02:00")
+    expect(bar).to_contain_text(re.compile(r"oldest\s*[2-9] min"))
+    assert page.evaluate("spoken") == ["3 jobs need a dispatcher"]
+
+    oldest = bar.get_by_role("button", name="Acknowledge oldest")
+    oldest.focus()
+    page.keyboard.press("Enter")
+    expect(bar).to_contain_text("2 jobs need a dispatcher")
+    expect(oldest).to_be_focused()
+    expect(said).to_contain_text(f"Dana acknowledged: Job {jobs[0].pk} needs a dispatcher")
+    assert page.evaluate("spoken") == ["3 jobs need a dispatcher"]
+    make_pending(floor)
+    tell_people()
+    expect(bar).to_contain_text("3 jobs need a dispatcher")
+    toast.get_by_role("button", name=re.compile(r"^Mark as read: Job \d+ may be a duplicate")).focus()
+    page.keyboard.press("Enter")
+    expect(toast).to_have_count(0)
+    expect(oldest).to_be_focused()
+    assert page.evaluate("spoken") == ["3 jobs need a dispatcher"] * 2
