@@ -375,8 +375,7 @@
       if (link) link.setAttribute("href", address({ job: link.dataset.open }));
     }
     board.classList.toggle("with-drawer", document.getElementById("drawer-slot").childElementCount > 0);
-    const covered = narrow.matches && board.classList.contains("with-drawer");
-    for (const part of document.querySelectorAll("#lists, .bar, #crew-slot, #map")) part.inert = covered;
+    D.panel.cover();
   }
 
   /* --- the drawer ------------------------------------------------------------------------------------------------ */
@@ -597,6 +596,5 @@
     });
     window.onpopstate = followAddress; // instead of htmx's, which would reload the page
     if (location.search.slice(1) !== board.dataset.query) followAddress(); // a step while the page was loading
-    narrow.addEventListener("change", markOpen);
   });
 })();

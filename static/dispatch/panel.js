@@ -8,6 +8,8 @@
 
   const D = window.Dispatch;
   const RETRY_MS = 2000;
+  const ABOVE = "#notices, #said, #keys, script"; // what a sheet does not cover
+  const narrow = window.matchMedia("(width < 720px)");
   const REFRESHED = new Set(["ask-state", "drawer-body", "thread", "thread-list", "notes-list"]);
   let retry = 0;
   let latest = null; // the latest request for the panel, as { xhr, verb, isPaused }; null once it was closed
@@ -122,7 +124,16 @@
     });
   }
 
-  D.panel = { load, giveUp, isLoading, onClick };
+  /* On a phone, the panel is a sheet that covers the page. Neither keys nor screen readers reach what it covers. */
+  function cover() {
+    const slot = document.getElementById("drawer-slot");
+    const isCovered = narrow.matches && slot.childElementCount > 0;
+    for (let part = slot; part !== document.body; part = part.parentElement) {
+      for (const other of part.parentElement.children) if (other !== part && !other.matches(ABOVE)) other.inert = isCovered;
+    }
+  }
+
+  D.panel = { load, giveUp, isLoading, onClick, cover };
   document.addEventListener("htmx:beforeSend", requested);
   document.addEventListener("htmx:beforeSend", retryFailed);
   document.addEventListener("htmx:beforeSwap", skipOutdated);
@@ -131,4 +142,6 @@
     if (event.detail.target?.id === "ask-state") stateSettled();
   });
   document.addEventListener("htmx:afterRequest", disableImpossible);
+  document.addEventListener("htmx:afterSettle", cover); // a part that was replaced is covered as before
+  narrow.addEventListener("change", cover);
 })();

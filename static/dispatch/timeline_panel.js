@@ -18,6 +18,7 @@
 
   function markOpen() {
     page.classList.toggle("with-drawer", slot().childElementCount > 0);
+    D.panel.cover();
     for (const link of page.querySelectorAll("a[data-open]")) {
       if (openJob() && link.dataset.open === openJob()) link.setAttribute("aria-current", "true");
       else link.removeAttribute("aria-current");
