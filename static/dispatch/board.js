@@ -31,6 +31,7 @@
   let isOutdated = false; // whether the drawer is to be refreshed after them
   let shown = ""; // the filters of the lists, as in the address
   let opening = null; // the job that was requested last and has not arrived, as { id }
+  let opener = null; // the control that opened the panel
   let coming = ""; // the job that a step back or forward requests
   let news = 0; // number of events received so far
   let newsOfAll = 0; // its value at the last full refetch
@@ -151,7 +152,11 @@
     row.innerHTML = html;
     window.htmx.process(row);
     markMine(row);
-    if (had) (row.querySelector(path) || row.querySelector("a.open") || row.querySelector("button"))?.focus({ preventScroll: true });
+    if (!had) return;
+    const claim = had.closest(".claim") && row.querySelector(".claim button:not([hidden])");
+    const same = row.querySelector(path);
+    if (claim && !same) D.say(row.querySelector("[data-who]")?.textContent || "");
+    (same || claim || row.querySelector("a.open") || row.querySelector("button"))?.focus({ preventScroll: true });
   }
 
   function rowFrom(html) {
@@ -402,7 +407,9 @@
     if (push && params().has("job")) history.pushState({ board: true }, "", address({ job: "" }));
     markOpen();
     if (!document.getElementById("map").hidden) drawMap();
-    (document.querySelector(`#lists a.open[data-open="${id}"]`) || document.getElementById("main")).focus({ preventScroll: true });
+    const link = id && document.querySelector(`#lists a.open[data-open="${id}"]`);
+    const back = [link, opener].find((one) => one?.checkVisibility()) || document.getElementById("main");
+    back.focus({ preventScroll: true });
   }
 
   function settled(slot) {
@@ -439,8 +446,9 @@
   function isDrawer(part) { return part?.id === "drawer-slot" || part?.id === "drawer-body"; }
 
   function drawerAsked(event) {
-    const { target, xhr } = event.detail;
+    const { target, xhr, elt, requestConfig } = event.detail;
     if (!isDrawer(target) || event.defaultPrevented) return;
+    if (!target.contains(elt)) opener = elt === document.body ? null : requestConfig.triggeringEvent?.submitter || elt;
     const asOf = news;
     let isAborted = false;
     asking += 1;
@@ -585,7 +593,8 @@
     document.addEventListener("htmx:afterSettle", (event) => {
       if (event.target.id === "drawer-slot" || event.detail.target?.id === "drawer-slot") settled(document.getElementById("drawer-slot"));
       else if (event.detail.target?.id === "views-menu") {
-        if (document.activeElement === document.body) document.querySelector("#views > summary").focus(); // the button is gone
+        const isAnswer = event.detail.requestConfig.verb !== "get";
+        if (isAnswer && document.activeElement === document.body) document.querySelector("#views > summary").focus(); // the button is gone
       } else if (event.target.id === "lists") {
         bind();
         shown = filters().toString();

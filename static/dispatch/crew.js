@@ -29,6 +29,7 @@
     const technician = at?.dataset.technician;
     const label = at?.getAttribute("aria-label");
     kept = {
+      group,
       open: slot.querySelector("details[open]")?.dataset.group,
       focus: technician ? `[data-technician="${technician}"]` : label ? `[aria-label="${CSS.escape(label)}"]` : group ? `[data-group="${group}"] summary` : "",
     };
@@ -37,7 +38,9 @@
   function restore(slot) {
     const open = kept?.open && slot.querySelector(`[data-group="${kept.open}"]`);
     if (open) open.open = true;
-    if (kept?.focus) slot.querySelector(kept.focus)?.focus({ preventScroll: true });
+    const found = kept?.focus && slot.querySelector(kept.focus);
+    const isShown = found && found.checkVisibility(); // a technician may be in another group by now, which is closed
+    (isShown ? found : kept?.group && slot.querySelector(`[data-group="${kept.group}"] summary`))?.focus({ preventScroll: true });
     kept = null;
   }
 

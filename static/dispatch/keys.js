@@ -65,14 +65,14 @@
       if (dialog) return;
       if (typing(event.target) && !event.target.closest("#drawer")) {
         event.preventDefault(); // the browser would empty the search, and the lists would stay
-        return event.target.blur();
+        return document.getElementById("main").focus({ preventScroll: true });
       }
       if (document.getElementById("ask-back")) return document.getElementById("ask-back").click();
       if (document.getElementById("drawer") || D.panel.isLoading()) D.board.close();
       return;
     }
     if (dialog || event.ctrlKey || event.altKey || event.metaKey || D.stored("shortcuts", "1") !== "1" || typing(event.target)) return;
-    const key = event.key;
+    const key = event.shiftKey ? event.key : event.key.toLowerCase(); // with Caps Lock, too
     if (before === "g" && key === "m") {
       before = "";
       event.preventDefault();

@@ -88,6 +88,11 @@
   document.addEventListener("click", (event) => {
     for (const open of document.querySelectorAll("details.menu-box[open]")) if (!open.contains(event.target)) open.open = false;
   });
+  /* A menu that stayed open would cover the control to which the focus has moved. */
+  document.addEventListener("focusout", ({ target, relatedTarget }) => {
+    const menu = relatedTarget && target.closest("details.menu-box[open]");
+    if (menu && !menu.contains(relatedTarget)) menu.open = false;
+  });
   document.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
     if (document.querySelector(":popover-open")) return event.stopImmediatePropagation(); // the browser closes it

@@ -28,9 +28,13 @@
   }
 
   function stop() {
+    const hadFocus = document.getElementById("selected")?.contains(document.activeElement);
     picking = false;
     picked.clear();
     show();
+    if (!hadFocus) return;
+    const button = document.getElementById("pick");
+    (button.hidden ? document.getElementById("main") : button).focus({ preventScroll: true });
   }
 
   document.addEventListener("DOMContentLoaded", () => {
