@@ -111,8 +111,12 @@
       lists.set(section.dataset.list, list);
       const leave = () => setTimeout(() => window.whenLetGo(() => { if (!looking(list)) letIn(list); }), 0);
       list.cards.addEventListener("pointerleave", leave);
-      list.cards.addEventListener("focusout", leave);
-      section.querySelector(".news").addEventListener("click", () => letIn(list));
+      section.addEventListener("focusout", leave);
+      section.querySelector(".news").addEventListener("click", ({ currentTarget }) => {
+        const isFocused = currentTarget.matches(":focus-visible");
+        letIn(list);
+        if (isFocused) list.cards.querySelector("a.open, button")?.focus();
+      });
     }
     for (const tab of document.querySelectorAll("[data-tab]")) tab.addEventListener("click", () => showTab(tab.dataset.tab));
     document.getElementById("lists").classList.add("with-tabs");
@@ -133,7 +137,13 @@
   }
 
   function looking(list) {
-    return (hovers.matches && list.cards.matches(":hover")) || list.cards.contains(document.activeElement);
+    return (hovers.matches && list.cards.matches(":hover")) || hasFocus(list);
+  }
+
+  /* "3 new" belongs to the list: on the way to it, the cards stay as they are. */
+  function hasFocus(list) {
+    const at = document.activeElement;
+    return list.cards.contains(at) || (at.matches(".news:focus-visible") && list.section.contains(at));
   }
 
   function rowsOf(list) { return [...list.cards.children].filter((row) => !row.classList.contains("more")); }
@@ -260,6 +270,7 @@
     if (news.hidden !== !fresh || news.textContent !== words) {
       news.textContent = words;
       news.hidden = !fresh;
+      if (fresh && hasFocus(list)) D.say(`${list.section.querySelector("h2").textContent}: ${words}`);
     }
     list.section.querySelector("[data-empty]").hidden = [...list.cards.children].some((one) => !one.hidden);
   }

@@ -12,7 +12,7 @@ from dispatch.core import events
 from dispatch.jobs import services
 from dispatch.jobs.models import Job
 from dispatch.technicians.models import Technician
-from tests.e2e.test_board import BOB, column, elsewhere, live, make_pending, tell_people
+from tests.e2e.test_board import BOB, card, column, elsewhere, live, make_pending, tell_people
 from tests.e2e.test_long_columns import make_jobs
 from tests.harness.jobs import Floor
 from tests.phones import ignore
@@ -111,6 +111,29 @@ def test_a_change_that_removes_the_focused_control_leaves_the_focus_beside_it(fl
     expect(crew.get_by_role("link", name="Bo")).to_be_visible()
     page.keyboard.press("Shift+Tab")
     expect(crew.get_by_role("link", name="Bo")).to_be_hidden()  # the menu would cover what has the focus
+
+
+def test_new_cards_are_let_in_and_a_filter_is_left_by_keyboard(floor, sign_in, pending):
+    page = live(sign_in(make.dispatcher(floor.organization, "Dana"), path="/board/"))
+    card(page, "attention", pending).focus()
+    newer = make_pending(floor)
+    news = column(page, "attention").get_by_role("button", name="1 new")
+    expect(news).to_be_visible()
+    expect(page.locator("#said")).to_have_text("Needs attention: 1 new")
+    page.keyboard.press("Shift+Tab")
+    expect(news).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(card(page, "attention", newer)).to_be_visible()
+    expect(column(page, "attention").locator("a.open").first).to_be_focused()
+
+    page.get_by_label("City or ZIP code").fill("Phoenix")
+    expect(page).to_have_url(re.compile("area=Phoenix"))
+    page.evaluate("document.getElementById('lists').was = true")
+    card(page, "attention", pending).focus()
+    page.go_back()
+    wait_until(lambda: page.evaluate("!document.getElementById('lists').was"))
+    expect(page.locator("#views-button")).to_be_visible()
+    expect(card(page, "attention", pending)).to_be_focused()
 
 
 @pytest.mark.parametrize("path", ["/board/", "/board/timeline/"])
