@@ -257,7 +257,7 @@
     words.querySelector("p")?.remove();
     if (body) words.append(inParts(body));
     part.said = said;
-    if (isNew && bar.inert) D.say(title); // a sheet covers the bar
+    if (isNew && (bar.inert || document.querySelector("dialog[open]"))) D.say(title); // a sheet or a dialog covers the bar
   }
 
   function list(open) {

@@ -230,11 +230,6 @@
     emit("dispatch:refetch", { why: "looked at" });
   }
 
-  /* A dialog makes the alert bar inert: an alert that arrives is announced in the dialog. */
-  Dispatch.on("notification", (row) => {
-    if (row.level === "critical" && document.querySelector("dialog[open]")) Dispatch.say(row.title);
-  });
-
   document.addEventListener("DOMContentLoaded", () => {
     if (!document.getElementById("notices")) return; // user without an organization
     if (!document.getElementById("connection")) {
