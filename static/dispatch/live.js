@@ -41,7 +41,7 @@
     },
     /* Announce a text to screen readers. While a dialog is open they know nothing outside it. */
     say(text) {
-      const said = document.querySelector("dialog[open] [data-said]") || document.getElementById("said");
+      const said = document.querySelector("dialog[open] [role=status]") || document.getElementById("said");
       if (said) said.textContent = text;
     },
     stored(name, fallback) {

@@ -150,7 +150,8 @@ def test_technicians_are_switched_off_not_deleted(phoenix):
 
 def test_each_change_of_a_skill_is_in_the_event_log_with_its_actor(phoenix):
     client = signed_in(make.admin(phoenix, "Ada"))
-    client.post(reverse("admin:technicians_skill_add"), {"name": "Gas", "code": "gas"})
+    added = {"organization": phoenix.pk, "name": "Gas", "code": "gas"}
+    client.post(reverse("admin:technicians_skill_add"), added)
     skill = Skill.objects.get()
     page = reverse("admin:technicians_skill_change", args=[skill.pk])
     client.post(page, {"name": "Gas lines", "code": "gas"})
