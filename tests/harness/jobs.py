@@ -34,7 +34,7 @@ from dispatch.jobs import services, timeline
 from dispatch.jobs.models import DispatchPolicy, Job, Offer, ServiceType, Submission
 from dispatch.technicians.models import Technician
 from dispatch.telephony.loops import RECONCILERS, place_due, send_due
-from dispatch.telephony.models import Text
+from dispatch.telephony.models import Call, Text
 from dispatch.telephony.services import hang_ups
 from tests.phones import Phone, PhoneCall, Simulator
 from tests.support import factories
@@ -186,6 +186,11 @@ class Floor:
         place_due()
         for reconciler in RECONCILERS:
             reconciler.step()
+
+    def pause(self, job: Job) -> None:
+        """Pause the job, and wait until the call that this ends is over, so that its technician can be called."""
+        services.pause(job.pk, actor=MARIA)
+        self.until(lambda: not Call.objects.filter(ended_at=None).exists())
 
     def send_texts(self) -> None:
         """Run the loop of texts until those that may be sent now have left. Texts of one number are paced."""
