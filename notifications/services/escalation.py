@@ -16,8 +16,9 @@ from django.db.models import F, Q
 
 from accounts.models import Membership, User
 from dispatch.core import clock, fault_injection
-from dispatch.core.db.due_rows import DueIndex, fetch_in_order
+from dispatch.core.db.due_rows import DueIndex
 from dispatch.core.db.isolation import FailureRule, run_each, take_within
+from dispatch.core.db.prepared import fetch_in_order
 from dispatch.core.models import Event
 from dispatch.core.runtime.queues import notify_loop
 from dispatch.telephony import services as telephony

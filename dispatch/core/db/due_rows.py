@@ -78,13 +78,6 @@ Parameters = Mapping[str, Any]
 NO_PARAMETERS: Parameters = {}
 
 
-def fetch_in_order(statement: str, given: Parameters = NO_PARAMETERS) -> list[tuple[Any, ...]]:
-    """Run one statement like `prepared.fetch_by_index`, and let only indexes give the order of its rows."""
-    with prepared.index_plans(), prepared.index_order():
-        answer = prepared.fetch_later(statement, given)
-    return answer()
-
-
 @dataclass(frozen=True)
 class DueIndex:
     """An index (organization_id, `due`) of the rows of a table that meet an SQL condition and wait for `due`.
@@ -100,14 +93,17 @@ class DueIndex:
     def is_any_due(self, moment: str) -> str:
         """Return the SQL condition that a row is due at this moment, an SQL expression.
 
-        With `owners`, run it with `fetch_in_order`, as `due_checks` does.
+        With `owners`, run it with `prepared.fetch_in_order`, as `due_checks` does.
         """
         if self.owners:
             return self._format(f"EXISTS (SELECT FROM ({_FIRST_OF_OWNERS}) first WHERE since <= {moment})")
         return self._format(f"EXISTS (SELECT FROM {{table}} WHERE {{condition}} AND {{due}} <= {moment})")
 
     def next_due(self) -> str:
-        """Return the SQL expression for when the first row of the owners is due. Run it with `fetch_in_order`."""
+        """Return the SQL expression for when the first row of the owners is due.
+
+        Run it with `prepared.fetch_in_order`.
+        """
         return self._format(f"(SELECT min(since) FROM ({_FIRST_OF_OWNERS}) first)")
 
     def unlocked_rows(self, until: datetime, limit: int, *columns: str) -> list[tuple[Any, ...]]:
@@ -115,7 +111,7 @@ class DueIndex:
 
         Organizations take turns, as in `isolation.unlocked_rows`. The condition must have no parameters.
         """
-        fetch = fetch_in_order if self.owners else prepared.fetch_by_index
+        fetch = prepared.fetch_in_order if self.owners else prepared.fetch_by_index
         ((is_any_due,),) = fetch(f"SELECT {self.is_any_due('%(until)s')}", {"until": until})
         if not is_any_due:
             return []

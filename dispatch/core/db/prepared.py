@@ -191,6 +191,13 @@ def fetch_by_index(sql: str, params: Params = None) -> list[tuple[Any, ...]]:
     return answer()
 
 
+def fetch_in_order(sql: str, params: Params = None) -> list[tuple[Any, ...]]:
+    """Run like `fetch_by_index`, and let only indexes give the order of the rows (see `index_order`)."""
+    with index_plans(), index_order():
+        answer = fetch_later(sql, params)
+    return answer()
+
+
 def keep_plans(seconds: float) -> None:
     """Keep the plans of this thread's connection for so long.
 

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.db import transaction
 
 from dispatch.core import clock
-from dispatch.core.db.prepared import arrays, booleans, index_order, index_plans, integers, texts, timestamps
+from dispatch.core.db.prepared import arrays, booleans, fetch_in_order, index_order, integers, texts, timestamps
 from dispatch.outbox import sql
 from dispatch.outbox.pointer import group_hash
 from dispatch.outbox.rules.admission import AdmissionState, Circuit, Pool, TargetState
@@ -245,9 +245,7 @@ def oldest_due(now: datetime, organization_id: int | None = None) -> datetime | 
 
 def _fetch_time(statement: str, given: Mapping[str, Any]) -> datetime | None:
     """Return the time in the only row of a statement that skips through indexes."""
-    with index_plans(), index_order():
-        fetch_rows = sql.fetch_later(statement, {"targets": [], **given})
-    row: tuple[datetime | None] = fetch_rows()[0]
+    row: tuple[datetime | None] = fetch_in_order(statement, {"targets": [], **given})[0]
     return row[0]
 
 
