@@ -5,7 +5,7 @@ This is the only way in which telephony invokes a higher slice within a request 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -139,6 +139,36 @@ def register_calls(purpose: str, handler: CallHandler) -> None:
 def handler_for(purpose: str) -> CallHandler:
     """Return the handler of a purpose. Raises KeyError if none is registered."""
     return _handlers[purpose]
+
+
+# Apply, in the transaction that records it, that the provider has accepted calls, and return the ids of those that
+# are done. The handler is notified of the others after the commit.
+ApplyAccepted = Callable[[Sequence["Call"]], set[int]]
+# Begins that for the calls' subjects, before it is known what the provider answered. It runs in a pipeline, and may
+# lock rows without waiting. The calls are locked before.
+BeginAccepted = Callable[[Sequence[int]], ApplyAccepted]
+
+_accepted: dict[str, BeginAccepted] = {}
+
+
+def register_accepted(purpose: str, begin: BeginAccepted) -> None:
+    """Register what a purpose does in the transaction that records that the provider has accepted its calls."""
+    _accepted[purpose] = begin
+
+
+def begin_accepted(subject_ids: Mapping[str, Sequence[int]]) -> ApplyAccepted:
+    """Begin to apply that the provider has accepted calls, whose subjects are given by purpose."""
+    by_purpose = {
+        purpose: _accepted[purpose](found) for purpose, found in subject_ids.items() if purpose in _accepted
+    }
+
+    def apply(calls: Sequence[Call]) -> set[int]:
+        done: set[int] = set()
+        for purpose, apply_calls in by_purpose.items():
+            done |= apply_calls([call for call in calls if call.purpose == purpose])
+        return done
+
+    return apply
 
 
 class SmsHandler(Protocol):

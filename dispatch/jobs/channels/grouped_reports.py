@@ -9,14 +9,15 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
-from dispatch.core.db import fast_rows, prepared
+from dispatch.core.db import prepared
 from dispatch.jobs import sql
 from dispatch.jobs.channels import voice
-from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import PLACED_STATUSES, phrases
 from dispatch.jobs.services import Answer
 from dispatch.jobs.services.answers import apply_first_key
 from dispatch.jobs.services.offers import IN_PROGRESS, start_offer_clock
+from dispatch.jobs.services.transitions import find_free_offers
 from dispatch.technicians import services as technicians
 from dispatch.telephony import group_handlers
 from dispatch.telephony.group_handlers import ReportedCall, ReviewedReport
@@ -26,7 +27,6 @@ from dispatch.telephony.models import Call
 ANSWER_KEYS = (phrases.ACCEPT_KEY, phrases.DECLINE_KEY)
 # The whole group waits for each answer, which takes several statements. Django's threads apply what is beyond.
 MAX_ANSWERS = 20
-_RELATED = ("technician", "job", "job__service_type", "job__organization")
 
 
 class _Ongoing(NamedTuple):
@@ -105,10 +105,7 @@ class OfferReports:
         """Lock these pending offers with their dispatching jobs, except what other sessions have locked."""
         if not offer_ids:
             return
-        jobs: dict[int, Job] = {}
-        for offer in fast_rows.fetch_many(Offer, _OFFERS, [prepared.integers(sorted(offer_ids))], *_RELATED):
-            offer.job = jobs.setdefault(offer.job_id, offer.job)  # one object, for its offers change it
-            self._offers[offer.pk] = offer
+        self._offers |= find_free_offers(offer_ids, "job__service_type", "job__organization")()
 
     def _lock_answerable(self, offer_ids: Sequence[int]) -> set[int]:
         """Return the offers that are the only ones of their jobs, and whose technicians could be locked."""
@@ -133,12 +130,6 @@ class OfferReports:
         return is_in_time and not call.keys_pressed and offer.pk in answerable
 
 
-# Pending offers with their jobs (r2), both locked without waiting. Partial indexes on a status cannot be used (see
-# `transitions`).
-_OFFERS = """
-t.id = ANY(%s::bigint[]) AND t.status || '' = 'pending' AND r2.status || '' = 'dispatching'
-ORDER BY t.id FOR NO KEY UPDATE OF t, r2 SKIP LOCKED
-"""
 # For rows that only the services of jobs know.
 _SHORT_WAITS = {"lock_timeout": "500"}
 

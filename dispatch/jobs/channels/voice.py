@@ -8,6 +8,7 @@ from dispatch.jobs.models import Offer
 from dispatch.jobs.rules import phrases
 from dispatch.jobs.services import Answer, answer_offer, call_changed
 from dispatch.jobs.services.answers import offer_state
+from dispatch.jobs.services.offers import begin_accepted
 from dispatch.telephony import handlers
 from dispatch.telephony.handlers import VoicePrompt
 from dispatch.telephony.models import Call
@@ -91,3 +92,4 @@ def prompt_context(offer: Offer) -> phrases.PromptContext:
 def register() -> None:
     """Register the handler of offer calls with telephony."""
     handlers.register_calls("offer", OfferCallHandler())
+    handlers.register_accepted("offer", begin_accepted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Protocol
 
@@ -57,6 +58,25 @@ def call_changed(call: Call) -> None:
             _close_after_call(offer.job, offer, end)
         elif call.status in rules.PLACED_STATUSES:
             start_offer_clock(offer.job, offer, call)
+
+
+def begin_accepted(offer_ids: Sequence[int]) -> Callable[[Sequence[Call]], set[int]]:
+    """Lock offers whose calls the provider may have accepted. Return a function that starts their deadlines.
+
+    It is given the accepted calls, and returns the ids of those whose offers it has locked. `call_changed` does
+    the same for the others, after the commit.
+    """
+    find_offers = transitions.find_free_offers(offer_ids)
+
+    def start_clocks(calls: Sequence[Call]) -> set[int]:
+        offers = find_offers()
+        started = [call for call in calls if call.status in IN_PROGRESS and call.subject_id in offers]
+        for call in started:
+            offer = offers[call.subject_id]
+            start_offer_clock(offer.job, offer, call)
+        return {call.pk for call in started}
+
+    return start_clocks
 
 
 def _end_of_call(call: Call) -> CallEnd | None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Callable, Collection
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 
 from dispatch.core import clock, events
-from dispatch.core.db import fast_rows, lock_waits
+from dispatch.core.db import fast_rows, lock_waits, prepared
 from dispatch.core.events import SYSTEM, Actor, NewEvent
 from dispatch.core.runtime.queues import enqueue, enqueue_in
 from dispatch.jobs import metrics, offer_sql, policies, sql
@@ -67,6 +68,33 @@ def lock_offer_with_job(job_id: int, offer_id: int) -> Offer | None:
     lock_waits.apply_limit()
     rows = fast_rows.fetch_many(Offer, _LIVE_OFFER, [offer_id, job_id], "technician", "job")
     return rows[0] if rows else None
+
+
+# The same, of several offers, with the job as r2, and without waiting for a lock.
+_FREE_OFFERS = """
+t.id = ANY(%s::bigint[]) AND t.status || '' = 'pending' AND r2.status || '' = 'dispatching'
+ORDER BY t.id FOR NO KEY UPDATE OF t, r2 SKIP LOCKED
+"""
+
+
+def find_free_offers(offer_ids: Collection[int], *related: str) -> Callable[[], dict[int, Offer]]:
+    """Return a function for these pending offers of dispatching jobs, but not those that are locked elsewhere.
+
+    They are locked together with their jobs, and have their technicians and the `related` rows. Offers of one job
+    share it. A pipeline does not wait for it.
+    """
+    find = fast_rows.find_many(
+        Offer, _FREE_OFFERS, [prepared.integers(sorted(offer_ids))], "technician", "job", *related
+    )
+
+    def answer() -> dict[int, Offer]:
+        jobs: dict[int, Job] = {}
+        offers = {offer.pk: offer for offer in find()}
+        for offer in offers.values():
+            offer.job = jobs.setdefault(offer.job_id, offer.job)
+        return offers
+
+    return answer
 
 
 def has_declined(job: Job, technician_id: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -18,12 +19,13 @@ from django.db import transaction
 from dispatch.capacity import account_outages, rate_limits
 from dispatch.core import clock, fault_injection
 from dispatch.core.db import lock_waits, prepared
+from dispatch.core.db.errors import is_database_away, is_lock_timeout
 from dispatch.core.db.lock_waits import limit_lock_waits, limited_transaction
 from dispatch.core.events import SYSTEM, Actor
 from dispatch.core.runtime import reachability
 from dispatch.core.runtime.fair_threads import Slot
 from dispatch.core.runtime.queues import enqueue
-from dispatch.telephony import price_sql, providers, sql, webhook_urls
+from dispatch.telephony import handlers, price_sql, providers, sql, webhook_urls
 from dispatch.telephony.models import Call
 from dispatch.telephony.providers.base import (
     CallGone,
@@ -69,6 +71,8 @@ class AnsweredCall(NamedTuple):
 
     call_id: int
     account_id: int
+    purpose: str
+    subject_id: int
     outcome: Outcome
 
 
@@ -114,23 +118,43 @@ def start_request(slot: Slot, call: Call) -> None:
 def record_outcomes(answered: Sequence[AnsweredCall]) -> list[Call]:
     """Write the outcomes of requests in one transaction, and notify the handlers of the calls.
 
-    With several outcomes, it waits only briefly for a lock.
+    A purpose may apply in the same transaction that calls were accepted (`handlers.register_accepted`). With
+    several outcomes, it waits only briefly for a lock.
     """
     fault_injection.crash_point("telephony.place.sent")
     ordered = sorted(answered, key=lambda answer: answer.call_id)  # so that two batches never deadlock
+    try:
+        calls, done = _record_outcomes(ordered, applies_accepted=True)
+    except Exception as error:
+        if is_lock_timeout(error) or is_database_away(error):
+            raise
+        log.exception("accepted_calls_not_applied", calls=[answer.call_id for answer in ordered])
+        calls, done = _record_outcomes(ordered, applies_accepted=False)
+    fault_injection.crash_point("telephony.place.written")
+    for call in calls:
+        if call.pk not in done:
+            notify_handler(call)
+    return calls
+
+
+def _record_outcomes(ordered: Sequence[AnsweredCall], *, applies_accepted: bool) -> tuple[list[Call], set[int]]:
+    """Write the outcomes. Return the calls, and the ids of those whose handlers need no notification."""
+    accepted: defaultdict[str, list[int]] = defaultdict(list)
+    for answer in ordered:
+        if applies_accepted and isinstance(answer.outcome, Submitted):
+            accepted[answer.purpose].append(answer.subject_id)
     limit = limit_lock_waits(lock_waits.LOOP_S) if len(ordered) > 1 else nullcontext()
     with limit, limited_transaction(defers_fsync=True):
         by_account = sorted(ordered, key=lambda answer: answer.account_id)
         with prepared.pipeline():  # locks the calls, then their accounts
             find_calls = [find_locked_call(answer.call_id) for answer in ordered]
             reports = [begin_report(answer.account_id, answer.outcome) for answer in by_account]
+            apply_accepted = handlers.begin_accepted(accepted)
         calls = [_write_outcome(find(), answer.outcome) for find, answer in zip(find_calls, ordered, strict=True)]
+        done = apply_accepted([call for call in calls if call.sid is not None])
         for complete_report in reports:
             complete_report()
-    fault_injection.crash_point("telephony.place.written")
-    for call in calls:
-        notify_handler(call)
-    return calls
+    return calls, done
 
 
 def _claim(call_id: int, known: Call | None) -> tuple[Call, bool]:
@@ -200,7 +224,7 @@ def _prepare(call: Call) -> Callable[[], Coroutine[Any, Any, AnsweredCall]]:
             outcome = RateLimited(0.0, "the claim expired before the request was sent")
         else:
             outcome = await _place(provider, replace(order, leave_within_s=left_s))
-        return AnsweredCall(call.pk, call.account_id, outcome)
+        return AnsweredCall(call.pk, call.account_id, call.purpose, call.subject_id, outcome)
 
     return request
 
