@@ -389,7 +389,8 @@ class Candidate(OwnedModel):
     """A technician's rank for one job, with the reason for being eligible or not.
 
     Only a transaction that has created or locked the job writes its candidates, so the database need not check for
-    each that the job exists, and its organization.
+    each that the job exists, and its organization. Nothing deletes technicians, who are deactivated instead.
+    Candidates are read by their job only.
     """
 
     class Verdict(models.TextChoices):
@@ -403,7 +404,9 @@ class Candidate(OwnedModel):
     job = models.ForeignKey(
         Job, on_delete=models.CASCADE, related_name="candidates", db_index=False, db_constraint=False
     )
-    technician = models.ForeignKey(Technician, on_delete=models.PROTECT, related_name="+")
+    technician = models.ForeignKey(
+        Technician, on_delete=models.PROTECT, related_name="+", db_index=False, db_constraint=False
+    )
     rank = models.PositiveSmallIntegerField(
         help_text="1 gets the first offer; ineligible come last, except the customer's preferred technician."
     )
