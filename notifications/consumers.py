@@ -122,7 +122,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
     async def dispatch(self, message: dict[str, Any]) -> None:
         # The most frequent message needs no database. Handle it without Channels' close_old_connections, which
         # would use the one thread that all sockets share for database access.
-        if message["type"] == "events.happened":
+        if message["type"] == live_updates.EVENTS_HAPPENED:
             await self.events_happened(message)
             return
         if message["type"] == "websocket.disconnect" and self.watch is not None:
@@ -167,7 +167,7 @@ class NotificationsConsumer(AsyncJsonWebsocketConsumer):
     async def events_happened(self, message: dict[str, Any]) -> None:
         if not self.waiting:
             asyncio.get_running_loop().call_later(TOGETHER_S, lambda: asyncio.ensure_future(self._send_events()))
-        self.waiting.append(message["hint"])
+        self.waiting += [message["hint"], *message.get("more", ())]
 
     async def members_changed(self, message: dict[str, Any]) -> None:
         await self._close_if_refused()

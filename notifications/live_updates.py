@@ -24,7 +24,7 @@ from redis.client import Pipeline
 
 from dispatch.core import clock, events
 from dispatch.core.models import Event
-from dispatch.core.redis.after_commit import send_after_commit
+from dispatch.core.redis.after_commit import send_after_commit, send_values_after_commit
 from dispatch.core.redis.client import CHANNELS, CircuitOpen
 
 # Subjects whose events are all pushed. Busier subjects (call, message, lead, run) are left out; pages poll those.
@@ -40,6 +40,9 @@ LOOK_BACK = timedelta(seconds=10)
 # Above MAX_MISSED updates, a page should refetch everything. At most MAX_READ are read.
 MAX_MISSED, MAX_READ = 200, 2000
 MAX_CACHED = 200
+# Live updates in one message.
+UPDATES_TOGETHER = 50
+EVENTS_HAPPENED = "events.happened"
 _CACHED_S = 1.0
 _floors: dict[int, tuple[float, int]] = {}
 _missed: dict[tuple[int, int], tuple[float, tuple[list[dict[str, Any]], bool]]] = {}  # (read at, result)
@@ -51,9 +54,22 @@ def start_listening() -> None:
 
 
 def push_event(event: Event) -> None:
-    """Send a live update to the organization's pages once the event is committed, and thus has a primary key."""
+    """Send a live update to the organization's pages once the event is committed, and thus has a primary key.
+
+    Those of one transaction are sent together, as `hint` and `more`: older processes know only `hint`.
+    """
     if is_pushed(event):
-        _send_after_commit(event.organization_id, "events.happened", lambda: {"hint": update_of(event)})
+        organization_id = event.organization_id
+        add = partial(_publish_events, organization_id)
+        failed = partial(_log_failure, EVENTS_HAPPENED)
+        send_values_after_commit(CHANNELS, (EVENTS_HAPPENED, organization_id), event, add, failed)
+
+
+def _publish_events(organization_id: int, happened: Sequence[Event], pipe: Pipeline) -> None:
+    for first in range(0, len(happened), UPDATES_TOGETHER):
+        update, *more = [update_of(event) for event in happened[first : first + UPDATES_TOGETHER]]
+        said = {"hint": update, "more": more} if more else {"hint": update}
+        _publish(organization_id, EVENTS_HAPPENED, said, pipe)
 
 
 def is_pushed(event: Event) -> bool:
@@ -149,10 +165,12 @@ def notify_members_changed(organization_id: int) -> None:
 
 def _send_after_commit(organization_id: int, kind: str, read: Callable[[], dict[str, Any]] = dict) -> None:
     """Send a message of this kind, with the fields that `read` returns after the commit."""
-    send_after_commit(CHANNELS, partial(_publish, organization_id, kind, read), partial(_log_failure, kind))
+    send_after_commit(
+        CHANNELS, lambda pipe: _publish(organization_id, kind, read(), pipe), partial(_log_failure, kind)
+    )
 
 
-def _publish(organization_id: int, kind: str, read: Callable[[], dict[str, Any]], pipe: Pipeline) -> None:
+def _publish(organization_id: int, kind: str, fields: dict[str, Any], pipe: Pipeline) -> None:
     """Publish to the group in the channel layer's own format.
 
     The layer's `group_send`, called from synchronous code, would open an event loop and a connection for every
@@ -161,7 +179,7 @@ def _publish(organization_id: int, kind: str, read: Callable[[], dict[str, Any]]
     layer: Any = get_channel_layer()
     config: Any = settings.CHANNEL_LAYERS["default"]["CONFIG"]
     name = f"{config['prefix']}__group__{group_of(organization_id)}"
-    pipe.publish(name, layer.serialize({"type": kind, **read()}))
+    pipe.publish(name, layer.serialize({"type": kind, **fields}))
 
 
 def _log_failure(kind: str, error: Exception) -> None:

@@ -6,8 +6,9 @@ What they cause is best effort. Rows record what is due, and loops find what Red
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Hashable, Iterable
+from functools import partial
+from typing import Any, NamedTuple
 
 from django.db import transaction
 from redis.client import Pipeline
@@ -21,9 +22,13 @@ AT_ONCE = 500
 
 
 class _Part(NamedTuple):
+    """What is sent. `add` gets the pipeline, and before it the values of all parts with the same `key`, if any."""
+
     purpose: str
-    add: Callable[[Pipeline], object]
+    add: Callable[..., object]
     failed: Callable[[Exception], object]
+    key: Hashable = None
+    value: Any = None
 
 
 def send_after_commit(
@@ -38,6 +43,17 @@ def send_after_commit(
     transaction.on_commit(_Commands(_Part(purpose, add, failed)), robust=True)
 
 
+def send_values_after_commit(
+    purpose: str,
+    key: Hashable,
+    value: Any,
+    add: Callable[[list[Any], Pipeline], object],
+    failed: Callable[[Exception], object],
+) -> None:
+    """Send like `send_after_commit`, but call `add` once with the values of the transaction that have this key."""
+    transaction.on_commit(_Commands(_Part(purpose, add, failed, key, value)), robust=True)
+
+
 class _Commands(JoinedHook):
     """The commands that a database transaction sends."""
 
@@ -46,7 +62,7 @@ class _Commands(JoinedHook):
 
     def __call__(self) -> None:
         servers: dict[str, list[_Part]] = {}
-        for part in self.parts:
+        for part in _together(self.parts):
             servers.setdefault(server_url(part.purpose), []).append(part)
         for parts in servers.values():
             for first in range(0, len(parts), AT_ONCE):
@@ -54,6 +70,21 @@ class _Commands(JoinedHook):
 
     def join(self, earlier: _Commands) -> None:
         self.parts.extendleft(reversed(earlier.parts))
+
+
+def _together(parts: Iterable[_Part]) -> list[_Part]:
+    """Return the parts, of those with the same key only the first, with the values of all."""
+    kept: list[_Part] = []
+    values: dict[Hashable, list[Any]] = {}
+    for part in parts:
+        if part.key is None:
+            kept.append(part)
+        elif part.key in values:
+            values[part.key].append(part.value)
+        else:
+            values[part.key] = [part.value]
+            kept.append(part._replace(add=partial(part.add, values[part.key])))
+    return kept
 
 
 def _send(parts: list[_Part]) -> None:
