@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
@@ -35,13 +35,19 @@ def _fernet_of(keys: tuple[str, ...]) -> MultiFernet:
         ) from None
 
 
+@lru_cache(maxsize=256)
+def _decrypt(keys: tuple[str, ...], sealed: str) -> str:
+    """Decrypt a text. Each call from an account reads the account's token."""
+    return _fernet_of(keys).decrypt(sealed.encode()).decode()
+
+
 def decrypt(sealed: str) -> str:
     """Decrypt the raw value of an EncryptedTextField's column, for readers that bypass the model.
 
     Raises ImproperlyConfigured if none of the keys can decrypt it.
     """
     try:
-        return _fernet().decrypt(sealed.encode()).decode()
+        return _decrypt(encryption_keys(), sealed)
     except InvalidToken as error:
         raise ImproperlyConfigured(
             "A stored credential can't be decrypted with FIELD_ENCRYPTION_KEYS. Add the key that encrypted it."

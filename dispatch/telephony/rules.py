@@ -11,6 +11,8 @@ from typing import NamedTuple
 import phonenumbers
 from phonenumbers import PhoneNumberType
 
+from dispatch.core.phone_numbers import read_stored_phone
+
 # A status only moves to a higher rank. All end statuses have the same rank and are final. (A request also returns
 # to `created` if it is certain that the provider did not process it.)
 RANK = {
@@ -80,11 +82,8 @@ class _NumberFacts(NamedTuple):
 @lru_cache(maxsize=4096)
 def _number_facts(phone: str) -> _NumberFacts | None:
     """Return the facts about a number, or None if it is none."""
-    try:
-        number = phonenumbers.parse(phone, None)
-    except phonenumbers.NumberParseException:
-        return None
-    if not phonenumbers.is_possible_number(number):
+    number = read_stored_phone(phone)
+    if number.country_code is None or not phonenumbers.is_possible_number(number):
         return None
     country = phonenumbers.region_code_for_number(number)
     sharing = () if country else phonenumbers.region_codes_for_country_code(number.country_code or 0)

@@ -47,6 +47,7 @@ class _Part(NamedTuple):
     path: str
     parent: str
     relation: str
+    field: Any  # of the relation
     model: type[Model]
     names: list[str]
     start: int
@@ -191,17 +192,28 @@ def _insert_later(row: Model, event: NewEvent | None, statement: str, values: Se
 
 def reserve_pk(model: type[Model]) -> Callable[[], int]:
     """Return a function for a primary key that no other row of the model gets. A pipeline does not wait for it."""
-    pk = prepared.fetch_later(_next_pk(model))
-    return lambda: pk()[0][0]
+    statement = _next_pks.get(model)
+    if statement is not None:
+        find = prepared.fetch_later(statement)
+        return lambda: find()[0][0]
+    find = prepared.fetch_later(_FIRST_PK, [_table(model)])
+
+    def answer() -> int:
+        ((pk, _next_pks[model]),) = find()
+        return int(pk)
+
+    return answer
 
 
-@functools.cache
-def _next_pk(model: type[Model]) -> str:
-    return f"SELECT nextval(pg_get_serial_sequence('{_table(model)}', 'id'))"
+# By model: PostgreSQL looks up the sequence of a primary key as long as it runs several small reads.
+_next_pks: dict[type[Model], str] = {}
+_FIRST_PK = """
+SELECT nextval(name::regclass), format('SELECT nextval(%%L::regclass)', name)
+FROM (SELECT pg_get_serial_sequence(%s, 'id') AS name OFFSET 0) AS sequence
+"""
 
 
 def _values(row: Model, writers: Sequence[_Writer], *, adding: bool) -> list[Any]:
-    database = connections[DEFAULT_DB_ALIAS]
     values: list[Any] = []
     for field, name, plain, wrap in writers:
         if plain is not None:
@@ -212,7 +224,7 @@ def _values(row: Model, writers: Sequence[_Writer], *, adding: bool) -> list[Any
             if type(value) is plain and (plain is not datetime or _is_aware(value)):
                 values.append(wrap(value) if wrap else value)
                 continue
-        values.append(field.get_db_prep_save(field.pre_save(row, adding), database))
+        values.append(field.get_db_prep_save(field.pre_save(row, adding), connections[DEFAULT_DB_ALIAS]))
     return values
 
 
@@ -255,15 +267,17 @@ def _built(parts: list[_Part], values: Sequence[Any]) -> Any:
         parent = rows.get(part.parent)
         if part.relation and values[part.start + part.primary_key] is None:
             if parent is not None:
-                setattr(parent, part.relation, None)
+                part.field.set_cached_value(parent, None)
             continue
         columns = values[part.start : part.start + len(part.names)]
         rows[part.path] = row = stored_instance(part.model, part.names, columns)
         for name, converters in part.convert:
             for converter, column in converters:
                 row.__dict__[name] = converter(row.__dict__[name], column, connection)
-        if part.relation:
-            setattr(parent, part.relation, row)
+        if part.field is not None:  # as its descriptor does, but the parent has the key of the row already
+            part.field.set_cached_value(parent, row)
+            if not part.field.remote_field.multiple:
+                part.field.remote_field.set_cached_value(row, parent)
     return rows[""]
 
 
@@ -288,17 +302,18 @@ def _reading(model: type[Model], related: tuple[str, ...]) -> tuple[str, str, li
     models: dict[str, Any] = {}
     for place, path in enumerate(("", *related)):
         parent, _, relation = path.rpartition("__")
-        of: Any = models[parent]._meta.get_field(relation).related_model if relation else model
+        field: Any = models[parent]._meta.get_field(relation) if relation else None
+        of: Any = field.related_model if relation else model
         alias = f"r{place}" if relation else "t"
         aliases[path], models[path] = alias, of
         fields = of._meta.concrete_fields
-        convert = [(field.attname, found) for field in fields if (found := _converters(field))]
+        convert = [(each.attname, found) for each in fields if (found := _converters(each))]
         key = fields.index(of._meta.pk)
-        names = [field.attname for field in fields]
-        parts.append(_Part(path, parent, relation, of, names, len(columns), key, convert))
-        columns += [f"{alias}.{_quoted(field)}" for field in fields]
+        names = [each.attname for each in fields]
+        parts.append(_Part(path, parent, relation, field, of, names, len(columns), key, convert))
+        columns += [f"{alias}.{_quoted(each)}" for each in fields]
         if relation:
-            column = f"{aliases[parent]}.{_quoted(models[parent]._meta.get_field(relation))}"
+            column = f"{aliases[parent]}.{_quoted(field)}"
             joins.append(f" LEFT JOIN {_table(of)} {alias} ON {alias}.id = {column}")
     listed = ", ".join(columns)
     return f"SELECT {listed} FROM {_table(model)} t{''.join(joins)}", listed, parts

@@ -66,7 +66,7 @@ def _defaults(model: type[Model]) -> _Defaults:
             assignable.add(field.name)
         if not isinstance(model.__dict__.get(field.attname), DeferredAttribute):
             assignable.add(field.attname)
-        if callable(field.default) or (field.default is NOT_PROVIDED and field.has_db_default()):
+        if field.default is not NOT_PROVIDED and callable(field.default):
             computed.append((field.attname, field.get_default))
         else:
             constant[field.attname] = field.get_default()
