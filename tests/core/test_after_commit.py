@@ -10,7 +10,7 @@ from django.conf import settings
 from django.db import transaction
 from redis.exceptions import NoPermissionError, OutOfMemoryError, ResponseError
 
-from dispatch.core.redis.after_commit import AT_ONCE, send_after_commit
+from dispatch.core.redis.after_commit import AT_ONCE, send_after_commit, send_values_after_commit, sent_together
 from dispatch.core.redis.client import breaker, client, connect, key
 from dispatch.core.runtime.queues import enqueue, enqueue_in, notify_loop, rq_queue
 from tests.core.outages import redis_away
@@ -143,3 +143,50 @@ def test_outage_fails_every_part_and_no_work(counters):
         counters.increase("a")
         counters.increase("b")
     assert list(counters.errors) == ["a", "b"]
+
+
+def test_values_of_a_transaction_with_one_key_are_sent_together(counters):
+    def push(name: str) -> Callable[[list[Any], Any], object]:
+        return lambda values, pipe: pipe.rpush(key(name), "-".join(values))
+
+    def send(name: str, value: str) -> None:
+        send_values_after_commit("", name, value, push(name), lambda error: counters.errors.update({name: error}))
+
+    with transaction.atomic():
+        send("ours", "a")
+        send("theirs", "x")
+        send("ours", "b")
+        with pytest.raises(RuntimeError), transaction.atomic():
+            send("ours", "rolled back")
+            raise RuntimeError
+    send("ours", "c")
+    assert client().lrange(key("ours"), 0, -1) == [b"a-b", b"c"]
+    assert client().lrange(key("theirs"), 0, -1) == [b"x"]
+    assert counters.errors == {}
+
+
+def test_values_that_cannot_be_added_harm_no_others(counters):
+    def fail(values: list[Any], pipe: Any) -> None:
+        raise ValueError(values)
+
+    with transaction.atomic():
+        for value in ("a", "b"):
+            send_values_after_commit("", "bad", value, fail, lambda error: counters.errors.update(bad=error))
+        counters.increase("good")
+    assert counters.read("good") == [1]
+    assert counters.errors["bad"].args == (["a", "b"],)
+
+
+def test_commits_without_a_transaction_send_one_request(counters, monkeypatch):
+    enqueue(QUEUE, LEAVE, "w")
+    sent = note_redis_requests(monkeypatch)
+    with sent_together():
+        counters.increase("a")
+        enqueue(QUEUE, LEAVE, "x")
+        assert sent == []
+    assert len(sent) == 1
+    with pytest.raises(RuntimeError), sent_together():
+        counters.increase("b")
+        raise RuntimeError
+    assert counters.read("a", "b") == [1, 1]
+    assert rq_queue(QUEUE).count == 2

@@ -6,7 +6,9 @@ What they cause is best effort. Rows record what is due, and loops find what Red
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -61,15 +63,41 @@ class _Commands(JoinedHook):
         self.parts = deque([part])
 
     def __call__(self) -> None:
-        servers: dict[str, list[_Part]] = {}
-        for part in _together(self.parts):
-            servers.setdefault(server_url(part.purpose), []).append(part)
-        for parts in servers.values():
-            for first in range(0, len(parts), AT_ONCE):
-                _send(parts[first : first + AT_ONCE])
+        collected = _collected.get()
+        if collected is not None:
+            collected += self.parts
+        else:
+            _send_all(self.parts)
 
     def join(self, earlier: _Commands) -> None:
         self.parts.extendleft(reversed(earlier.parts))
+
+
+_collected: ContextVar[list[_Part] | None] = ContextVar("collected_commands", default=None)
+
+
+@contextmanager
+def sent_together() -> Iterator[None]:
+    """Send the commands of everything that is committed inside at the end, in one round trip for each server.
+
+    For statements without a transaction, each of which is committed at once.
+    """
+    parts: list[_Part] = []
+    token = _collected.set(parts)
+    try:
+        yield
+    finally:
+        _collected.reset(token)
+        _send_all(parts)
+
+
+def _send_all(parts: Iterable[_Part]) -> None:
+    servers: dict[str, list[_Part]] = {}
+    for part in _together(parts):
+        servers.setdefault(server_url(part.purpose), []).append(part)
+    for found in servers.values():
+        for first in range(0, len(found), AT_ONCE):
+            _send(found[first : first + AT_ONCE])
 
 
 def _together(parts: Iterable[_Part]) -> list[_Part]:

@@ -18,6 +18,7 @@ from dispatch.core.db.errors import is_lock_timeout, is_temporary
 from dispatch.core.db.instances import new_instance
 from dispatch.core.db.lock_waits import RecentlyBlocked
 from dispatch.core.events import Actor, NewEvent
+from dispatch.core.redis.after_commit import sent_together
 from dispatch.core.runtime.queues import enqueue
 from dispatch.jobs import geocoding, policies, sql, submission_sql
 from dispatch.jobs.geocoding import Location
@@ -100,9 +101,10 @@ def store_submission(submission: Submission, actor: Actor, guard: fast_rows.Guar
     """
     service = {"service": submission.service_type.name}
     event = NewEvent(submission.organization_id, "submission.received", actor, service)
-    if not fast_rows.insert_row(submission, event, guard=guard):
-        return False
-    enqueue(settings.DISPATCH_QUEUE, START_JOB, submission.pk, organization_id=submission.organization_id)
+    with sent_together():
+        if not fast_rows.insert_row(submission, event, guard=guard):
+            return False
+        enqueue(settings.DISPATCH_QUEUE, START_JOB, submission.pk, organization_id=submission.organization_id)
     return True
 
 
