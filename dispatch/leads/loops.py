@@ -17,6 +17,8 @@ from dispatch.leads.services import reconciliation, switches
 
 log = structlog.get_logger(__name__)
 
+# How many ticks the promoter sleeps while no lead is due soon. This only delays leads whose wake-up was lost.
+IDLE_TICKS = 5
 # How long a switch is cached, in real seconds.
 SWITCH_S = 0.5
 _UNREAD = (float("-inf"), False)
@@ -29,7 +31,7 @@ def promote_due() -> float | None:
     """Make due leads ready, and return the seconds until the next is due, at most a tick.
 
     A lead that becomes due earlier wakes the loop. Whether the promoter is paused is read only if a lead is due
-    within a tick, and so before it is due.
+    within a tick, and so before it is due. If none is, the loop sleeps for up to IDLE_TICKS.
     """
     tick = settings.LEADS_TICK_S
     try:
@@ -37,7 +39,7 @@ def promote_due() -> float | None:
             _, next_s = redis_queue.promote_due(0)
             if next_s is None or next_s > tick:
                 _set_away(False)
-                return tick
+                return tick * IDLE_TICKS if next_s is None else min(next_s - tick, tick * IDLE_TICKS)
         if _is_paused():
             return tick
         with counters.tick.time():
