@@ -13,7 +13,9 @@ from accounts.models import Organization
 from dispatch.core import clock
 from dispatch.core.db import prepared
 from dispatch.jobs import queries, sql
-from dispatch.jobs.models import Job
+from dispatch.jobs.models import Job, Offer
+from dispatch.jobs.services import leaving
+from dispatch.technicians.models import Technician
 from tests.core.test_loop_isolation import make_job
 from tests.support import factories as make
 from tests.support.copies import copy_row
@@ -104,3 +106,25 @@ def test_a_try_reads_only_the_polled_ones_of_thousands_that_wait_for_a_line(wait
             plan = json.loads(plan) if isinstance(plan, str) else plan
             read[state.__name__, plans, place] = count_rows(plan[0]["Plan"])
     assert max(read.values()) < 2 * POLLED, read
+
+
+def test_offers_of_inactive_technicians_are_found_without_reading_all_technicians() -> None:
+    found = tenant("Alphaville")
+    offer, technician = found.row(Offer), found.row(Technician)
+    away = {
+        "phone": "'+1602' || 7550000 + n", "cell": "1000000 + n", "lat": "40", "lng": "-100",
+        "live_offer_id": "NULL", "is_active": "n %% 2 = 0",
+    }  # fmt: skip
+    assert copy_row(technician, ROWS * 10, away) == ROWS * 10
+    Offer.objects.filter(pk=offer.pk).update(status="pending", technician=Technician.objects.latest("pk"))
+    Technician.objects.filter(offers=offer).update(is_active=False)
+    with connection.cursor() as cursor:
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+    tables = ["jobs_offer", "technicians_technician"]
+    statement, given = leaving.find_inactive_offers().values_list("pk").query.sql_with_params()
+    read = {}
+    for state in (forget_statistics, analyze):
+        state(tables)
+        read[state.__name__] = explain_rows_read(statement, given)
+    assert list(leaving.find_inactive_offers()) == [offer]
+    assert max(read.values()) < 50, read

@@ -59,16 +59,20 @@ def withdraw_offers(technician_id: int, actor: Actor) -> None:
         _withdraw_offer(offer_id, actor)
 
 
+def find_inactive_offers() -> QuerySet[Offer]:
+    """Select the pending offers, few at any time, whose technician or organization is inactive."""
+    inactive = Q(technician__is_active=False) | Q(organization__is_active=False)
+    offers: QuerySet[Offer] = Offer.objects.filter(inactive, status=Offer.Status.PENDING)
+    return offers.order_by("pk")
+
+
 def withdraw_inactive_offers() -> int:
     """Withdraw the pending offers of inactive technicians and organizations. Return how many.
 
     The loop of waiting jobs runs this every second, because an organization is deactivated without an Event, and
     because a process may die after it has deactivated a technician.
     """
-    inactive = Q(technician__in=Technician.objects.filter(is_active=False)) | Q(
-        organization__in=Organization.objects.filter(is_active=False)
-    )
-    pending = Offer.objects.filter(inactive, status=Offer.Status.PENDING).order_by("pk")
+    pending = find_inactive_offers()
     with lock_waits.limit_lock_waits(lock_waits.LOOP_S):
         return run_unlocked(
             lambda pk: _withdraw_offer(pk, SYSTEM), pending, BATCH, event="offer_not_withdrawn",
