@@ -18,7 +18,7 @@ from dispatch.core.db import prepared
 from dispatch.telephony import report_sql as sql
 from dispatch.telephony.providers.base import Provider, WebhookEvent
 
-CACHE_S = 1.0
+CACHE_S = 60.0
 MAX_CACHED = 10_000
 
 
