@@ -144,8 +144,8 @@ def handler_for(purpose: str) -> CallHandler:
 # Apply, in the transaction that records it, that the provider has accepted calls, and return the ids of those that
 # are done. The handler is notified of the others after the commit.
 ApplyAccepted = Callable[[Sequence["Call"]], set[int]]
-# Begins that for the calls' subjects, before it is known what the provider answered. It runs in a pipeline, and may
-# lock rows without waiting. The calls are locked before.
+# Begins that for the calls' subjects, before it is known what the provider answered. It runs in a pipeline, after
+# the calls are locked, and may lock rows without waiting.
 BeginAccepted = Callable[[Sequence[int]], ApplyAccepted]
 
 _accepted: dict[str, BeginAccepted] = {}
