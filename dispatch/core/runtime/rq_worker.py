@@ -186,7 +186,7 @@ class DispatchWorker(SimpleWorker):
         self._is_idle_written = False
         self.current_job_working_time = 0
         self.last_heartbeat = rq_now()
-        mapping = {
+        mapping: dict[Any, Any] = {
             "state": WorkerStatus.BUSY,
             "current_job": job.id,
             "current_job_working_time": 0,
@@ -219,7 +219,7 @@ class DispatchWorker(SimpleWorker):
             if ttl == 0:
                 pipe.delete(job.key)
             else:
-                mapping = {"status": JobStatus.FINISHED, "ended_at": utcformat(job.ended_at)}
+                mapping: dict[Any, Any] = {"status": JobStatus.FINISHED, "ended_at": utcformat(job.ended_at)}
                 pipe.hset(job.key, mapping=mapping)
                 queue.finished_job_registry.add(job, ttl, pipe)
                 if ttl > 0:
