@@ -6,7 +6,6 @@ the time as %(now)s, or the database's clock as DB_NOW. Parameters are either na
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -209,19 +208,9 @@ def keep_plans(seconds: float) -> None:
     Statements.of(database.connection).plans_s = seconds
 
 
-class _Thread(threading.local):
-    database: Any = None
-
-
-_thread = _Thread()
-
-
 def _database() -> Any:
-    """Return this thread's connection. Django would look it up in several steps, dozens of times for a job."""
-    found = _thread.database
-    if found is None:
-        found = _thread.database = connections[DEFAULT_DB_ALIAS]
-    return found
+    """Return this thread's connection. Django's `connection` proxy would look it up at each access."""
+    return connections[DEFAULT_DB_ALIAS]
 
 
 def _execute(database: Any, sql: str, params: Params) -> Result | Pending:
