@@ -6,7 +6,7 @@ import pytest
 
 from dispatch.core import clock
 from dispatch.jobs import services, tasks
-from dispatch.jobs.models import Job, Offer, Submission
+from dispatch.jobs.models import Job, Offer
 from dispatch.jobs.services import auditor
 from dispatch.technicians.models import Technician
 from dispatch.telephony.loops import place_due
@@ -79,10 +79,11 @@ def test_a_start_that_meets_only_held_technicians_waits_for_them(floor):
     for _ in range(5):
         clock.travel(31)
         ends_while_held(crew, services.audit)
-    assert Submission.objects.get(pk=submission.pk).status == "received"
+    job = floor.job(submission)
+    assert (job.status, job.failed_steps, floor.offers(job)) == ("dispatching", 0, [])
     clock.travel(31)
     services.audit()
-    assert floor.offers(floor.job(submission)) == [("Ann", "pending")]
+    assert floor.offers(job) == [("Ann", "pending")]
 
 
 def test_a_worker_does_not_wait_for_a_held_row(floor, other):

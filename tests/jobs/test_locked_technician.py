@@ -9,7 +9,6 @@ import pytest
 
 from dispatch.core import clock
 from dispatch.core.db import session_limits
-from dispatch.jobs.models import Submission
 from dispatch.jobs.services.submissions import MAX_STARTS
 from tests.harness.jobs import Floor
 from tests.support.database import reconnect
@@ -27,16 +26,16 @@ def impatient(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[None]:
     reconnect()
 
 
-def test_a_locked_technician_postpones_the_start_of_a_job(floor: Floor, impatient: None) -> None:
+def test_a_locked_technician_postpones_the_offer_of_a_new_job(floor: Floor, impatient: None) -> None:
     (ann,) = floor.crew("Ann")
     with held(ann):
         submission = floor.submit()
-        floor.work()  # returns: the foreign key to the technician is not waited for without end
+        floor.work()  # returns: the technician is not waited for without end
         for _ in range(MAX_STARTS + 1):
             clock.travel(120)
             floor.audit()
-        submission.refresh_from_db()
-        assert (submission.status, submission.starts) == (Submission.Status.RECEIVED, 0)
+        job = floor.job(submission)
+        assert (job.status, job.failed_steps, floor.offers(job)) == ("dispatching", 0, [])
     clock.travel(120)
     floor.audit()
     floor.rings(ann).answer().press("1")
