@@ -4,6 +4,7 @@ import os
 import sys
 
 from django.db import connection
+from rq import get_current_job
 
 from dispatch.core import zips
 from dispatch.core.models import EventCursor
@@ -24,11 +25,25 @@ def fail(name: str) -> None:
     raise ValueError(f"{name} fails on purpose")
 
 
+def fail_once(name: str) -> None:
+    """Fail, unless it has failed before."""
+    if not EventCursor.objects.filter(name=name).exists():
+        fail(name)
+
+
 def break_connection(name: str) -> None:
     """End this worker's database connection, as a restarted server would."""
     leave(name)
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+def lose_itself(name: str) -> None:
+    """Delete this job from Redis, as a flush would."""
+    leave(name)
+    job = get_current_job()
+    assert job is not None
+    job.connection.delete(job.key)
 
 
 def die(name: str) -> None:

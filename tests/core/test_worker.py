@@ -206,3 +206,27 @@ def test_worker_and_scheduler_survive_a_redis_restart(test_environment: dict[str
             queue.enqueue_in(timedelta(seconds=2), f"{JOBS}.leave", "after the outage")
             left("after the outage")
             assert "Traceback" not in worker.log()
+
+
+def test_a_job_that_vanished_while_it_ran_leaves_nothing_that_a_page_cannot_show() -> None:
+    worker = DispatchWorker([rq_queue(QUEUE)], connection=client(), name="bereft")
+    enqueue(QUEUE, f"{JOBS}.lose_itself", "lost")
+    enqueue(QUEUE, f"{JOBS}.leave", "kept")
+    worker.work(burst=True)
+    left("lost")
+    left("kept")
+    [job_id] = rq_queue(QUEUE).finished_job_registry.get_job_ids()
+    assert Job.fetch(job_id, client(), rq_queue(QUEUE).serializer).args == ["kept"]
+    assert client().keys("rq:job:*") == [Job.key_for(job_id).encode()]
+
+
+def test_a_repeated_job_that_succeeds_keeps_no_result_of_its_failure() -> None:
+    worker = DispatchWorker([rq_queue(QUEUE)], connection=client(), name="patient")
+    enqueue(QUEUE, f"{JOBS}.fail_once", "again")
+    worker.work(burst=True)
+    [job_id] = rq_queue(QUEUE).failed_job_registry.get_job_ids()
+    rq_queue(QUEUE).failed_job_registry.requeue(job_id)
+    worker.work(burst=True)
+    job = Job.fetch(job_id, client(), rq_queue(QUEUE).serializer)
+    assert (job.get_status(), job.latest_result()) == ("finished", None)
+    assert 0 < client().ttl(job.key) <= 60

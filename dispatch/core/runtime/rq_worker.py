@@ -15,6 +15,7 @@ from django.db import close_old_connections
 from rq.executions import Execution, ExecutionRegistry
 from rq.job import Job, JobStatus, _job_stack
 from rq.queue import Queue
+from rq.results import Result
 from rq.scheduler import RQScheduler
 from rq.serializers import JSONSerializer
 from rq.utils import current_timestamp, utcformat
@@ -207,7 +208,8 @@ class DispatchWorker(SimpleWorker):
     def handle_job_success(self, job: Job, queue: Queue, started_job_registry: Any) -> None:
         """Record the success like RQ, but in one round trip, and only what the run has changed.
 
-        These jobs have no results and no dependents, and do not repeat.
+        These jobs have no results and no dependents, and do not repeat. A job whose hash has vanished, as after a
+        flush, leaves nothing: pages that list jobs would fail at what is written here.
         """
         assert job.started_at is not None
         assert job.ended_at is not None
@@ -226,10 +228,16 @@ class DispatchWorker(SimpleWorker):
                     pipe.expire(job.key, ttl)
             if execution is not None:
                 started_job_registry.remove_execution(execution, pipeline=pipe)
-                pipe.delete(execution.key, ExecutionRegistry.key_template.format(job.id))
+                results = Result.get_key(job.id)  # of a run that has failed
+                pipe.delete(execution.key, ExecutionRegistry.key_template.format(job.id), results)
             self.set_current_job_id(None, pipeline=pipe)
             self.set_state(WorkerStatus.IDLE, pipeline=pipe)
-            pipe.execute()
+            pipe.hexists(job.key, "data")
+            *_, is_whole = pipe.execute()
+            if ttl != 0 and not is_whole:
+                pipe.delete(job.key)
+                queue.finished_job_registry.remove(job, pipeline=pipe)
+                pipe.execute()
         self._is_idle_written = True
 
     def handle_execution_ended(self, job: Job, queue: Queue, heartbeat_ttl: int) -> None:
