@@ -162,7 +162,8 @@ def parse_report(scope: Scope, request: _Request, body: bytes) -> Report | None:
         return None
     if (signers := report_signers.cached_signers(event.account_sid)) is not None:
         has_signed = (one for one in signers if report_signers.has_signed(one, request.provider, event, signed))
-        if (signer := next(has_signed, None)) is None:
+        signer = next(has_signed, None)
+        if signer is None and report_signers.cached_signers(event.account_sid, report_signers.REREAD_S) is not None:
             return None
     step, keys = request.step, request.keys
     return Report(request.provider, request.call_id, event, signed, signer, clock.now(), step, keys)

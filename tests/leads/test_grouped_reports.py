@@ -20,7 +20,7 @@ from dispatch.core.events import SYSTEM
 from dispatch.leads.models import DoNotCall, KeyBranch, Lead, VoiceAgent
 from dispatch.telephony import handlers
 from dispatch.telephony.models import Call, CallEvent
-from dispatch.telephony.services import report_groups
+from dispatch.telephony.services import report_groups, report_signers
 from tests.harness.grouped_reports import (
     BEFORE_COMMIT,
     Provider,
@@ -279,6 +279,21 @@ def test_withdrawn_token_counts_no_longer_at_once(provider: Provider) -> None:
     assert provider.sign(call, CallStatus="in-progress", token="the-new-one", N=1).post().status_code == 204
     capacity.end_rotation(account, actor=SYSTEM)
     assert provider.ended(call, token=before).post().status_code == 403
+    assert statuses([call]) == ["answered"]
+
+
+def test_reports_are_applied_in_groups_again_soon_after_a_rotation(
+    provider: Provider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (call,) = provider.accept_calls(1)
+    sizes = group_sizes(monkeypatch)
+    assert provider.ringing(call).post().status_code == 204
+    account = provider.floor.account
+    account.refresh_from_db()
+    capacity.set_token(account, "the-new-one", actor=SYSTEM)
+    monkeypatch.setattr(report_signers, "REREAD_S", 0.0)  # the tokens were read a while ago
+    assert provider.sign(call, CallStatus="in-progress", token="the-new-one").post().status_code == 204
+    assert sizes == [1, 1]
     assert statuses([call]) == ["answered"]
 
 

@@ -18,7 +18,8 @@ from dispatch.core.db import prepared
 from dispatch.telephony import report_sql as sql
 from dispatch.telephony.providers.base import Provider, WebhookEvent
 
-CACHE_S = 60.0
+# A signature that no cached token has made is a reason to read the tokens again, but only once a second.
+CACHE_S, REREAD_S = 60.0, 1.0
 MAX_CACHED = 10_000
 
 
@@ -49,10 +50,10 @@ def reset() -> None:
     _cached.clear()
 
 
-def cached_signers(account_sid: str) -> frozenset[Signer] | None:
-    """Return the accounts with this SID that were read a moment ago, or None."""
+def cached_signers(account_sid: str, within_s: float = CACHE_S) -> frozenset[Signer] | None:
+    """Return the accounts with this SID if they were read within this time, or None."""
     found = _cached.get(account_sid)
-    return found[1] if found is not None and time.monotonic() - found[0] < CACHE_S else None
+    return found[1] if found is not None and time.monotonic() - found[0] < within_s else None
 
 
 def read_signers(call_ids: Iterable[int]) -> dict[int, Signer]:
