@@ -156,11 +156,14 @@ def register_accepted(purpose: str, begin: BeginAccepted) -> None:
     _accepted[purpose] = begin
 
 
+def applies_accepted(purpose: str) -> bool:
+    """Return whether the purpose does anything in that transaction."""
+    return purpose in _accepted
+
+
 def begin_accepted(subject_ids: Mapping[str, Sequence[int]]) -> ApplyAccepted:
     """Begin to apply that the provider has accepted calls, whose subjects are given by purpose."""
-    by_purpose = {
-        purpose: _accepted[purpose](found) for purpose, found in subject_ids.items() if purpose in _accepted
-    }
+    by_purpose = {purpose: _accepted[purpose](found) for purpose, found in subject_ids.items()}
 
     def apply(calls: Sequence[Call]) -> set[int]:
         done: set[int] = set()

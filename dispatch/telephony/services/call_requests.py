@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import replace
@@ -123,13 +123,17 @@ def record_outcomes(answered: Sequence[AnsweredCall]) -> list[Call]:
     """
     fault_injection.crash_point("telephony.place.sent")
     ordered = sorted(answered, key=lambda answer: answer.call_id)  # so that two batches never deadlock
+    accepted: defaultdict[str, list[int]] = defaultdict(list)  # the subjects of each purpose
+    for answer in ordered:
+        if isinstance(answer.outcome, Submitted) and handlers.applies_accepted(answer.purpose):
+            accepted[answer.purpose].append(answer.subject_id)
     try:
-        calls, done = _record_outcomes(ordered, applies_accepted=True)
+        calls, done = _record_outcomes(ordered, accepted)
     except Exception as error:
-        if is_lock_timeout(error) or is_database_away(error):
+        if not accepted or is_lock_timeout(error) or is_database_away(error):
             raise
         log.exception("accepted_calls_not_applied", calls=[answer.call_id for answer in ordered])
-        calls, done = _record_outcomes(ordered, applies_accepted=False)
+        calls, done = _record_outcomes(ordered, {})
     fault_injection.crash_point("telephony.place.written")
     for call in calls:
         if call.pk not in done:
@@ -137,12 +141,10 @@ def record_outcomes(answered: Sequence[AnsweredCall]) -> list[Call]:
     return calls
 
 
-def _record_outcomes(ordered: Sequence[AnsweredCall], *, applies_accepted: bool) -> tuple[list[Call], set[int]]:
+def _record_outcomes(
+    ordered: Sequence[AnsweredCall], accepted: Mapping[str, Sequence[int]]
+) -> tuple[list[Call], set[int]]:
     """Write the outcomes. Return the calls, and the ids of those whose handlers need no notification."""
-    accepted: defaultdict[str, list[int]] = defaultdict(list)
-    for answer in ordered:
-        if applies_accepted and isinstance(answer.outcome, Submitted):
-            accepted[answer.purpose].append(answer.subject_id)
     limit = limit_lock_waits(lock_waits.LOOP_S) if len(ordered) > 1 else nullcontext()
     with limit, limited_transaction(defers_fsync=True):
         by_account = sorted(ordered, key=lambda answer: answer.account_id)
