@@ -136,8 +136,9 @@ def test_stop_kills_stubborn_children_and_grandchildren() -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel's help is Linux's")
 def test_killing_the_supervisor_itself_ends_the_children() -> None:
     code = (
-        "import sys, time\nfrom dispatch.core.runtime.supervisor import ProcessSpec, Supervisor\n"
-        f"children = Supervisor([ProcessSpec('web', [sys.executable, '-u', '-c', {SLEEP!r}])]).__enter__()\n"
+        "import io, sys, time\nfrom dispatch.core.runtime.supervisor import ProcessSpec, Supervisor\n"
+        f"spec = ProcessSpec('web', [sys.executable, '-u', '-c', {SLEEP!r}])\n"
+        "children = Supervisor([spec], out=io.StringIO()).__enter__()\n"  # else its line may be in the middle of ours
         "while not children.pid_of('web'): time.sleep(0.01)\n"
         "print(children.pid_of('web'), flush=True); time.sleep(600)"
     )
