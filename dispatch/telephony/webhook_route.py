@@ -163,7 +163,7 @@ def parse_report(scope: Scope, request: _Request, body: bytes) -> Report | None:
     if (signers := report_signers.cached_signers(event.account_sid)) is not None:
         has_signed = (one for one in signers if report_signers.has_signed(one, request.provider, event, signed))
         signer = next(has_signed, None)
-        if signer is None and report_signers.cached_signers(event.account_sid, report_signers.REREAD_S) is not None:
+        if signer is None and report_signers.cached_signers(event.account_sid, report_signers.REREAD_S):
             return None
     step, keys = request.step, request.keys
     return Report(request.provider, request.call_id, event, signed, signer, clock.now(), step, keys)
