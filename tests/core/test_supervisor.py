@@ -138,7 +138,7 @@ def test_killing_the_supervisor_itself_ends_the_children() -> None:
     code = (
         "import io, sys, time\nfrom dispatch.core.runtime.supervisor import ProcessSpec, Supervisor\n"
         f"spec = ProcessSpec('web', [sys.executable, '-u', '-c', {SLEEP!r}])\n"
-        "children = Supervisor([spec], out=io.StringIO()).__enter__()\n"  # else its line may be in the middle of ours
+        "children = Supervisor([spec], out=io.StringIO()).__enter__()\n"  # or its line is inside ours
         "while not children.pid_of('web'): time.sleep(0.01)\n"
         "print(children.pid_of('web'), flush=True); time.sleep(600)"
     )
