@@ -117,18 +117,28 @@ def test_servers_left_by_a_killed_process_can_be_stopped(folder: Path) -> None:
     wait_until(lambda: not servers(folder), message="a server was left behind")
 
 
-def test_interruption_of_the_start_is_no_error(folder: Path) -> None:
+def interrupted_start(folder: Path) -> tuple[int, str]:
+    """Interrupt a command while it starts PostgreSQL. Return its exit code and its errors."""
     environment = {name: value for name, value in os.environ.items() if name not in ("DATABASE_URL", "REDIS_URL")}
     process = subprocess.Popen(
         [sys.executable, "manage.py", "check"],
-        cwd=ROOT, env={**environment, "DISPATCH_DEVELOPMENT": "1", "DISPATCH_DATA_DIR": str(folder / "new")},
+        cwd=ROOT, env={**environment, "DISPATCH_DEVELOPMENT": "1", "DISPATCH_DATA_DIR": str(folder)},
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
-    wait_until(lambda: (folder / "new" / "postgres").exists(), message="PostgreSQL is being started")
+    wait_until(lambda: (folder / "postgres").exists(), message="PostgreSQL is being started")
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=PATIENCE)
-    assert (process.returncode, errors) == (130, "")
-    wait_until(lambda: not servers(folder), message="a server was left behind")
+    return process.returncode, errors
+
+
+def test_interruption_of_the_start_is_no_error(folder: Path) -> None:
+    for attempt in range(5):
+        new = folder / f"new{attempt}"
+        end = interrupted_start(new)
+        if end != (0, ""):  # on a busy machine, the command may be over before this process sees the folder
+            break
+    assert end == (130, "")
+    wait_until(lambda: not servers(new), message="a server was left behind")
 
 
 ALLOWED = (
