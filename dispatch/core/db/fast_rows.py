@@ -214,6 +214,7 @@ FROM (SELECT pg_get_serial_sequence(%s, 'id') AS name OFFSET 0) AS sequence
 
 
 def _values(row: Model, writers: Sequence[_Writer], *, adding: bool) -> list[Any]:
+    database = connections[DEFAULT_DB_ALIAS]
     values: list[Any] = []
     for field, name, plain, wrap in writers:
         if plain is not None:
@@ -224,7 +225,7 @@ def _values(row: Model, writers: Sequence[_Writer], *, adding: bool) -> list[Any
             if type(value) is plain and (plain is not datetime or _is_aware(value)):
                 values.append(wrap(value) if wrap else value)
                 continue
-        values.append(field.get_db_prep_save(field.pre_save(row, adding), connections[DEFAULT_DB_ALIAS]))
+        values.append(field.get_db_prep_save(field.pre_save(row, adding), database))
     return values
 
 
