@@ -35,9 +35,12 @@ def _fernet_of(keys: tuple[str, ...]) -> MultiFernet:
         ) from None
 
 
-@lru_cache(maxsize=256)
+# Texts that a process remembers. Each call and each report needs the tokens of its account.
+_REMEMBERED = 20_000
+
+
+@lru_cache(_REMEMBERED)
 def _decrypt(keys: tuple[str, ...], sealed: str) -> str:
-    """Decrypt a text. Each call from an account reads the account's token."""
     return _fernet_of(keys).decrypt(sealed.encode()).decode()
 
 

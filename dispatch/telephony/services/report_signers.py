@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from typing import NamedTuple
 
 from django.core.exceptions import ImproperlyConfigured
 
-from dispatch.core.crypto import decrypt, encryption_keys
+from dispatch.core.crypto import decrypt
 from dispatch.core.db import prepared
 from dispatch.telephony import report_sql as sql
 from dispatch.telephony.providers.base import Provider, WebhookEvent
@@ -75,13 +74,7 @@ def has_signed(signer: Signer, provider: str, event: WebhookEvent, signed: Signe
     if signer.provider != provider or signer.account_sid != event.account_sid:
         return False
     try:
-        tokens = [_token(sealed, encryption_keys()) for sealed in signer[2:] if sealed]
+        tokens = [decrypt(sealed) for sealed in signer[2:] if sealed]
     except ImproperlyConfigured:
         return False
     return any(signed.reader.is_signed_with(token, signed.url, signed.form, signed.headers) for token in tokens)
-
-
-@lru_cache(2 * MAX_CACHED)
-def _token(sealed: str, keys: tuple[str, ...]) -> str:
-    """Return the decrypted token. `keys`: those that decrypt it now."""
-    return decrypt(sealed)
