@@ -153,7 +153,7 @@ def _record_outcomes(
             reports = [begin_report(answer.account_id, answer.outcome) for answer in by_account]
             apply_accepted = handlers.begin_accepted(accepted)
         calls = [_write_outcome(find(), answer.outcome) for find, answer in zip(find_calls, ordered, strict=True)]
-        done = apply_accepted([call for call in calls if call.sid is not None])
+        done = apply_accepted(calls)
         for complete_report in reports:
             complete_report()
     return calls, done
